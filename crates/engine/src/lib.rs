@@ -79,25 +79,28 @@
 //! [`Arc`]: std::sync::Arc
 #![deny(unsafe_code)]
 
+mod budget;
 mod cache;
 mod log;
 mod memory;
 mod proof;
+mod reads;
 mod replica;
 mod scan;
 mod tree;
 mod volume;
 
 pub use cache::CacheContents;
-pub use compaction::{Accounts, CompactionTotals};
+pub use compaction::CompactionTotals;
 pub use embedded::{Db, DbOptions, Pair, Stalls, Stats, SyncMode};
 pub use error::{Error, Result};
 pub use memory::MemoryStats;
+pub use reads::Reach;
 pub use region::{Checkpoint, CheckpointInfo, RegionStats, Write};
 pub use scan::{Cursor, ScanBounds, ScanEntry};
 pub use verify::{Damage, DamagedSegment, Verification};
-pub use version::{Approximation, Lookup, Reach, Snapshot};
-pub use volume::{Encryption, Scarcity, VolumeOptions};
+pub use version::{Approximation, Lookup, Snapshot};
+pub use volume::{Accounts, Encryption, Scarcity, VolumeOptions};
 
 #[doc(inline)]
 pub use leeward_format::cluster::{CompactionMode, Placement};
@@ -135,8 +138,8 @@ pub mod version;
 pub use {
     log::Tail,
     memory::{Memory, Purpose, Reservation},
-    region::{AppendError, Appended, Export, MOST_REQUESTS, Moment, PinnedBase, Region, Requests, SnapshotAt},
-    replica::{Replica, Stored, Unopened},
+    region::{AppendError, Appended, MOST_REQUESTS, Moment, PinnedBase, Region, Requests, SnapshotAt},
+    replica::{Export, Replica, Stored, Unopened},
     version::SMALL_VALUE_BYTES,
     volume::{Segment, VOLUME_NAME, Volume, rekey},
 };

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::log::read_header;
-use crate::volume::Device;
+use crate::volume::{Device, Volume};
 use bytes::Bytes;
 use leeward_format::cluster::Addressing;
 use leeward_format::leaf_segment::{Footer, LeafIndex, read_leaf};
@@ -82,6 +82,23 @@ pub struct Verification {
     pub records: u64,
     /// Segments with damage.
     pub damaged: Vec<DamagedSegment>,
+}
+
+impl Volume {
+    /// Reads every live segment once, even if regions share it, and checks every checksum, while other operations
+    /// continue. A segment that is removed meanwhile is still checked, because it is pinned.
+    pub fn verify(&self) -> Verification {
+        let mut verification = Verification::default();
+        for region in self.regions() {
+            let Some((state, pinned)) = self.state_and_segments(region) else { continue };
+            for segment in state.needed_segments().filter(|segment| self.is_first_holder(region, segment.no)) {
+                let of = (region, state.options.addressing);
+                verification.check(self.device(), self.segment_bytes(), of, &segment);
+            }
+            drop(pinned);
+        }
+        verification
+    }
 }
 
 impl Verification {

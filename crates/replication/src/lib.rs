@@ -24,6 +24,7 @@ pub mod mirror;
 pub mod peer;
 pub mod primary;
 pub mod ship;
+pub mod tail;
 mod unposted;
 
 use leeward_platform::Nanos;

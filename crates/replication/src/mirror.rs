@@ -13,30 +13,14 @@
 //! channel. Invariant: a buffer is never written for a tail while the flush of an earlier tail in it has not been
 //! answered.
 
+use crate::tail::TailView;
 use crate::unposted;
 use leeward_format::cluster::Posting;
 use leeward_format::control::{MIRROR_BUFFERS, ToBackup};
-use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo};
+use leeward_format::{LogKind, Lsn, SegmentId};
 use leeward_platform::planted::{Bug, planted};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-
-/// What mirroring needs to know of a log tail of the primary.
-#[derive(Clone, Copy, Debug)]
-pub struct TailView<'a> {
-    /// A log that is appended to: recovery or large.
-    pub log: LogKind,
-    /// Ordinal among the tails of its log in this term.
-    pub index: u64,
-    /// The same on every replica.
-    pub id: SegmentId,
-    /// Its number on the primary's volume.
-    pub segment: SegmentNo,
-    /// Its bytes so far, header included.
-    pub bytes: &'a [u8],
-    /// Last LSN in it, once nothing more will be appended.
-    pub sealed: Option<Lsn>,
-}
 
 /// A one-sided write to be posted: bytes of a tail to the same offset of its mirror buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]

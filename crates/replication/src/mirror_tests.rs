@@ -3,7 +3,7 @@
 use super::*;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed};
 use leeward_format::segment::LOG_HEADER_BYTES;
-use leeward_format::{RegionId, Stamp};
+use leeward_format::{RegionId, SegmentNo, Stamp};
 
 const SEGMENT: SegmentNo = SegmentNo(7);
 

@@ -8,8 +8,9 @@
 //! Every copy is brought in sync in the same way, whether its member survived a failover, returned after a crash or is
 //! new: pin a version, ship the segments of it whose ids the copy lacks, mirror the logs from there.
 
-use crate::mirror::{Mirror, MirrorWrite, TailView};
+use crate::mirror::{Mirror, MirrorWrite};
 use crate::ship::{Parcel, Ship, ShipStep, SlotWrite};
+use crate::tail::TailView;
 use leeward_format::cluster::{BackupMode, Member, Posting, TableOptions};
 use leeward_format::control::{ToBackup, ToPrimary};
 use leeward_format::manifest::{Base, InstallEdit};

@@ -1,7 +1,7 @@
 //! The records that a mirror has not posted yet, in LSN order over both logs (Anthus 3.1.2.1). Reads only the bytes of
 //! the primary's own tails.
 
-use crate::mirror::TailView;
+use crate::tail::TailView;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, read_record_unchecked};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{LogKind, Lsn};

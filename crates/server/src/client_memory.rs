@@ -368,6 +368,25 @@ impl Stuck {
     }
 }
 
+/// Bytes of keys and values in a result.
+pub(crate) fn result_bytes(result: &OpResult) -> usize {
+    let len = |value: &Option<Bytes>| value.as_ref().map_or(0, |value| value.len());
+    match result {
+        OpResult::Value(value) | OpResult::Stale { result: ReadResult::Value(value), .. } => len(value),
+        OpResult::Put { old, .. } | OpResult::Deleted { old, .. } => len(old),
+        OpResult::Pair(pair) | OpResult::Stale { result: ReadResult::Pair(pair), .. } => {
+            pair.as_ref().map_or(0, |pair| len(&pair.value))
+        }
+        OpResult::Entries { entries, .. } | OpResult::Stale { result: ReadResult::Entries { entries, .. }, .. } => {
+            entries.iter().map(|(key, value)| key.len() + value.len()).sum()
+        }
+        OpResult::Integer(_) | OpResult::Approximation { .. } | OpResult::Error(_) | OpResult::Done => 0,
+        OpResult::RangeDeleted { .. } | OpResult::Checkpoint { .. } | OpResult::Digests { .. } => 0,
+        OpResult::RangeBounds { bounds, .. } => bounds.iter().map(|bound| bound.len()).sum(),
+        OpResult::RangeDigests(_) | OpResult::HashIndex(_) | OpResult::Users(_) => 0,
+    }
+}
+
 #[cfg(test)]
 #[path = "client_memory_tests.rs"]
 mod tests;

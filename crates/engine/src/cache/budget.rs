@@ -1,13 +1,13 @@
 //! Bytes of a cache, as reservations leave them. Any thread.
 
-use crate::memory::Accounts;
+use crate::budget::MemoryAccounts;
 use leeward_platform::Pool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of the cache: how many there are, and how many are in use.
 pub(super) struct Budget {
-    pub(super) accounts: Arc<Accounts>,
+    pub(super) accounts: Arc<MemoryAccounts>,
     pub(super) used: AtomicU64,
     /// Of `used`, those of resident indexes.
     pub(super) resident: AtomicU64,

@@ -27,7 +27,7 @@ mod ghosts;
 mod objects;
 mod records;
 
-use crate::memory::Accounts;
+use crate::budget::MemoryAccounts;
 use budget::Budget;
 use bytes::Bytes;
 use ghosts::Ghosts;
@@ -144,7 +144,7 @@ pub(crate) fn index_memory_bytes(index: &LeafIndex) -> usize {
 
 impl Cache {
     /// A cache of what reservations leave of a budget.
-    pub(crate) fn within(accounts: Arc<Accounts>) -> Cache {
+    pub(crate) fn within(accounts: Arc<MemoryAccounts>) -> Cache {
         let bytes = accounts.budget();
         let shards = (bytes / SHARD_BYTES).clamp(1, MAX_SHARDS).max(bytes / LARGEST_SHARD_BYTES) as usize;
         let record_ghosts = Ghosts::new((bytes / BYTES_PER_GHOST).clamp(64, 1 << 24), bytes);

@@ -8,7 +8,7 @@ use leeward_platform::Rng;
 use std::collections::HashMap;
 
 fn cache_of(bytes: u64) -> Cache {
-    Cache::within(Arc::new(Accounts::new(bytes)))
+    Cache::within(Arc::new(MemoryAccounts::new(bytes)))
 }
 
 fn leaf() -> Arc<Leaf> {

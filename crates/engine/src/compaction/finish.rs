@@ -6,6 +6,7 @@ use super::{AddedSegment, BuiltSegment, CompactionDone, Context, CutLeaf, Ingest
 use crate::error::Result;
 use crate::memory::Purpose;
 use crate::tree::{BuiltIndexSegment, LeafSegment, Level, build_index};
+use crate::version::LevelChange;
 use leeward_format::SegmentId;
 use leeward_format::leaf_segment::Footer;
 use leeward_format::manifest::{InstallEdit, L1, LevelState, SegmentKind};
@@ -214,4 +215,18 @@ fn splice(
         leaves.push((fence, leaf));
     }
     Ok(leaves)
+}
+
+impl CompactionDone {
+    /// What it changes for readers.
+    pub(crate) fn change(&self) -> LevelChange<'_> {
+        let logs = self.added.iter().filter(|(_, kind, ..)| !kind.is_index()).map(|(_, _, segment, _)| segment);
+        LevelChange {
+            l0s: &self.l0s,
+            ingested: self.ingested.as_ref().map(|Ingested { span, .. }| span),
+            levels: &self.changed,
+            logs: logs.collect(),
+            expired_by: self.expired_by,
+        }
+    }
 }

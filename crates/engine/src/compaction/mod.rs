@@ -20,9 +20,9 @@
 use crate::error::Result;
 use crate::memory::Reservation;
 use crate::memtable::MemTable;
+use crate::reads::Reads;
 use crate::tree::Level;
-use crate::version::Reads;
-use crate::volume::{OfReserve, Segment, Writing};
+use crate::volume::{OfReserve, Segment, SegmentIds, Writing};
 use bytes::Bytes;
 use leeward_format::cluster::{CompactionMode, Placement};
 use leeward_format::leaf_segment::Span;
@@ -58,7 +58,6 @@ mod tests;
 pub(crate) use pick::{Lane, Logs, Picker};
 pub(crate) use sorted::Open;
 pub use sorted::{Sorted, SortedBuilder};
-pub use sweep::Accounts;
 pub(crate) use sweep::{Ledger, choose};
 
 use claims::{Claim, What};
@@ -69,9 +68,6 @@ use plan::{Counters, Outputs, Plan};
 use relocate::Relocate;
 use room::Shortage;
 use runs::{Ends, NewRun};
-
-/// Source of the ids of segments that compactions write.
-pub(crate) type SegmentIds = Arc<dyn Fn() -> Result<SegmentId> + Send + Sync>;
 
 /// Result of one step.
 #[derive(Debug)]

@@ -16,10 +16,11 @@
 use super::merge::Filling;
 use super::output::{Built, Outbox};
 use super::plan::{Counters, Output};
-use super::{AddedSegment, Context, SegmentIds, Source};
+use super::{AddedSegment, Context, Source};
 use crate::error::{Error, Result};
+use crate::reads::Reads;
 use crate::tree::Level;
-use crate::version::Reads;
+use crate::volume::SegmentIds;
 use leeward_format::cluster::{CompactionMode, Placement, SizeClass, TableOptions};
 use leeward_format::leaf_segment::Span;
 use leeward_format::node::Entry;

@@ -9,7 +9,7 @@
 //! freed segment, nothing competes with writers, and backups need no part in it.
 //!
 //! Such a sweep also brings values into key order, where scans pay for their being scattered
-//! ([`ScanCosts`](crate::scan::ScanCosts)). Its victims are then the oldest segments that hold values in the order of
+//! ([`ScanCosts`](crate::reads::ScanCosts)). Its victims are then the oldest segments that hold values in the order of
 //! their writes. The values move into sorted runs, as always.
 //!
 //! The sweep starts from the top: compacted data goes down, so the sweep meets it later or has met it already. If L1
@@ -23,24 +23,11 @@
 //! for its collection, which is slow.
 
 use super::CompactionDone;
-use crate::volume::Sharing;
+use crate::volume::{Accounts, Complete, Sharing};
 use leeward_format::manifest::{L1, RegionState, SegmentKind, SegmentState};
 use leeward_format::{LogKind, SegmentId, SegmentName};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-
-/// Space and live bytes of the log of large values. Its newest segments count once they are complete.
-///
-/// Where regions of a server share a segment, each counts an equal part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accounts {
-    /// Bytes of segments. One that was written at once counts as the part that it takes.
-    pub space_bytes: u64,
-    /// Bytes of records whose values can still be read.
-    pub live_bytes: u64,
-    /// Garbage in segments that existed when the server's region was last split, in bytes. 0 in an embedded store.
-    pub inherited_garbage_bytes: u64,
-}
 
 /// A segment to be emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,48 +61,6 @@ pub(crate) struct Ledger<'a> {
     pub(crate) sharing: &'a dyn Fn(&SegmentState) -> Sharing,
 }
 
-/// A complete segment of the large log.
-struct Complete<'a> {
-    segment: &'a SegmentState,
-    /// Bytes that it takes of the volume.
-    bytes: u64,
-    /// Bytes in it that are live for this region.
-    live: u32,
-    /// Bytes in it that are live for any region.
-    live_in_all: u64,
-    /// Number of regions that have it.
-    holders: u64,
-}
-
-impl<'a> Complete<'a> {
-    /// A segment of the large log of `state`, shared as `sharing` says; `None` while it is open, or an L0 may point to it.
-    fn of(state: &RegionState, segment: &'a SegmentState, segment_bytes: usize, sharing: Sharing) -> Option<Self> {
-        let live = segment.live_bytes().filter(|_| segment.last_lsn < state.replay_from)?;
-        let bytes = segment.place(segment_bytes).bytes(segment_bytes) as u64;
-        let live_in_all = (u64::from(live) + sharing.live_bytes).min(bytes);
-        Some(Complete { segment, bytes, live, live_in_all, holders: 1 + sharing.others })
-    }
-
-    /// What it adds to the accounts of its region.
-    fn accounts(&self, inherited_below: SegmentId) -> Accounts {
-        let garbage_bytes = if self.segment.id < inherited_below { self.dead() / self.holders } else { 0 };
-        Accounts {
-            space_bytes: self.bytes / self.holders,
-            live_bytes: self.live_in_all / self.holders,
-            inherited_garbage_bytes: garbage_bytes,
-        }
-    }
-
-    fn dead(&self) -> u64 {
-        self.bytes - self.live_in_all
-    }
-
-    fn victim(&self, ledger: &Ledger<'_>) -> Victim {
-        let name = self.segment.name(ledger.state.options.addressing);
-        Victim { name, live: self.live, gain: self.dead() / self.holders }
-    }
-}
-
 /// Percent of a region's live bytes that one sweep moves at most: it takes this space before it gives any back.
 const MOVED_PERCENT: u64 = 8;
 /// Segments of runs that a compaction of a sweep should fill: the last of them is half empty on average.
@@ -138,65 +83,17 @@ pub(crate) enum Goal {
     Order { max_space_percent: u32 },
 }
 
-impl Accounts {
-    /// Garbage, in segments, that is worth a sweep; after a sweep that gained nothing, new garbage.
-    pub(crate) const LEAST_SEGMENTS: u64 = 4;
-
-    pub(crate) fn of(ledger: Ledger<'_>) -> Accounts {
-        ledger.complete().fold(Accounts::default(), |sum, complete| sum.and(complete.accounts(ledger.inherited_below)))
-    }
-
-    /// What one segment of the large log of `state` adds to the accounts; `None` if it does not count yet.
-    pub(crate) fn of_segment(
-        (state, segment): (&RegionState, &SegmentState),
-        segment_bytes: usize,
-        inherited_below: SegmentId,
-        sharing: Sharing,
-    ) -> Option<Accounts> {
-        Some(Complete::of(state, segment, segment_bytes, sharing)?.accounts(inherited_below))
-    }
-
-    #[must_use]
-    pub(crate) fn and(self, more: Accounts) -> Accounts {
-        Accounts {
-            space_bytes: self.space_bytes + more.space_bytes,
-            live_bytes: self.live_bytes + more.live_bytes,
-            inherited_garbage_bytes: self.inherited_garbage_bytes + more.inherited_garbage_bytes,
-        }
-    }
-
-    #[must_use]
-    pub(crate) fn without(self, less: Accounts) -> Accounts {
-        Accounts {
-            space_bytes: self.space_bytes - less.space_bytes,
-            live_bytes: self.live_bytes - less.live_bytes,
-            inherited_garbage_bytes: self.inherited_garbage_bytes - less.inherited_garbage_bytes,
-        }
-    }
-
-    /// The accounts without the garbage in segments that existed when the region was split.
-    pub(crate) fn own(&self) -> Accounts {
-        let space_bytes = self.space_bytes.saturating_sub(self.inherited_garbage_bytes);
-        Accounts { space_bytes, inherited_garbage_bytes: 0, ..*self }
-    }
-
-    /// Bytes that are not live.
-    pub fn garbage_bytes(&self) -> u64 {
-        self.space_bytes.saturating_sub(self.live_bytes)
-    }
-
-    /// Whether more than `percent` of the space is garbage.
-    pub(crate) fn is_over(&self, percent: u32) -> bool {
-        self.garbage_bytes() * 100 > self.space_bytes * u64::from(percent)
-    }
-
-    /// Whether the space, without the garbage of a split, is more than `percent` of the live bytes.
-    pub(crate) fn is_beyond(&self, percent: u32) -> bool {
-        self.own().space_bytes * 100 > self.live_bytes * u64::from(percent)
-    }
-}
-
 impl<'a> Ledger<'a> {
+    /// The accounts of the region.
+    pub(crate) fn accounts(self) -> Accounts {
+        self.complete().fold(Accounts::default(), |sum, complete| sum.and(complete.accounts(self.inherited_below)))
+    }
+
+    fn victim(&self, of: &Complete<'_>) -> Victim {
+        let name = of.segment.name(self.state.options.addressing);
+        Victim { name, live: of.live, gain: of.dead() / of.holders }
+    }
+
     /// The segments that are complete and that no L0 points to. Only those that existed at the split are shared. Runs of medium values need no collection: they empty
     /// themselves as their levels are merged down.
     fn complete(self) -> impl Iterator<Item = Complete<'a>> {
@@ -220,7 +117,7 @@ pub(crate) fn choose(ledger: Ledger<'_>, (goal, left): (Goal, u32)) -> Victims {
 /// The oldest segments that hold values in the order of their writes, without those that stay when this region gives them
 /// up: other regions or checkpoints have them too.
 fn choose_unordered(ledger: Ledger<'_>, max_space_percent: u64, left: u32) -> Victims {
-    let (accounts, segment_bytes) = (Accounts::of(ledger), ledger.segment_bytes as u64);
+    let (accounts, segment_bytes) = (ledger.accounts(), ledger.segment_bytes as u64);
     let limit = max_space_percent.saturating_sub(100 + ORDERED_MARGIN_PERCENT);
     let within_limit = (accounts.live_bytes * limit / 100).saturating_sub(accounts.garbage_bytes());
     let room = (accounts.live_bytes * ORDERED_PERCENT / 100).min(within_limit);
@@ -235,13 +132,13 @@ fn choose_unordered(ledger: Ledger<'_>, max_space_percent: u64, left: u32) -> Vi
             break;
         }
         room -= u64::from(complete.live);
-        victims.insert(complete.segment.id, complete.victim(&ledger));
+        victims.insert(complete.segment.id, ledger.victim(&complete));
     }
     victims
 }
 
 fn choose_emptiest(ledger: Ledger<'_>, (goal, left): (u64, u32)) -> Victims {
-    let (accounts, segment_bytes) = (Accounts::of(ledger), ledger.segment_bytes as u64);
+    let (accounts, segment_bytes) = (ledger.accounts(), ledger.segment_bytes as u64);
     let mut all: Vec<_> = ledger.complete().collect();
     // A part is full with less than a whole segment.
     all.sort_by_key(|complete| (complete.live_in_all * (segment_bytes / complete.bytes), complete.segment.id));
@@ -250,7 +147,7 @@ fn choose_emptiest(ledger: Ledger<'_>, (goal, left): (u64, u32)) -> Victims {
     let mut room = room.min(taken_of(left) * segment_bytes);
     let mut victims = Victims::new();
     for complete in all {
-        let (victim, live) = (complete.victim(&ledger), u64::from(complete.live));
+        let (victim, live) = (ledger.victim(&complete), u64::from(complete.live));
         if garbage <= goal || room < live || complete.dead() * 20 < complete.bytes {
             break;
         }

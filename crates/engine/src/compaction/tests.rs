@@ -76,7 +76,7 @@ fn a_tombstone_stays_while_a_deeper_level_may_hold_the_key() {
     store.write(&0u32.to_be_bytes(), None);
     store.freeze();
     store.settle();
-    let found = store.snapshot().get(&0u32.to_be_bytes(), crate::version::Reach::Device).expect("a sound disk");
+    let found = store.snapshot().get(&0u32.to_be_bytes(), crate::reads::Reach::Device).expect("a sound disk");
     assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1001) });
 }
 
@@ -106,12 +106,12 @@ fn what_has_expired_is_dropped_like_what_was_deleted() {
     let before = store.snapshot();
     store.settle();
     for snapshot in [before, store.snapshot()] {
-        let found = snapshot.get(&0u32.to_be_bytes(), crate::version::Reach::Device).expect("a sound disk");
+        let found = snapshot.get(&0u32.to_be_bytes(), crate::reads::Reach::Device).expect("a sound disk");
         assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1052) });
     }
     // The clock goes back: the older version does not reappear.
     store.now = 19;
-    let found = store.snapshot().get(&0u32.to_be_bytes(), crate::version::Reach::Device).expect("a sound disk");
+    let found = store.snapshot().get(&0u32.to_be_bytes(), crate::reads::Reach::Device).expect("a sound disk");
     assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1052) });
 }
 
@@ -382,7 +382,7 @@ fn new_indexes_are_in_memory_although_resident_ones_have_no_room() {
     let segments = store.version.levels()[L1].segments();
     assert!(segments.len() > 2);
     for leaf in segments {
-        let index = leaf.index(reads, crate::version::Reach::Memory).expect("a sound disk").expect("it was just built");
+        let index = leaf.index(reads, crate::reads::Reach::Memory).expect("a sound disk").expect("it was just built");
         assert!(matches!(index, crate::tree::IndexRef::Cached(_)));
     }
     assert_eq!(cache.misses(), 0);
@@ -468,7 +468,7 @@ fn a_pair_that_has_no_room_beside_a_range_is_written_in_a_hole_of_it() {
         }
         assert_eq!(cursor.next().expect("a sound disk").expect("beyond the range").key, "|");
         for key in &old[..2] {
-            let found = snapshot.get(key, crate::version::Reach::Device).expect("a sound disk");
+            let found = snapshot.get(key, crate::reads::Reach::Device).expect("a sound disk");
             assert!(!matches!(found, crate::version::Lookup::Found { .. }), "{found:?}");
         }
         store.settle();

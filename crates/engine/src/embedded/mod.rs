@@ -26,11 +26,12 @@ pub use leeward_format::op::{Condition, Lifetime, PutOptions, Written};
 pub use leeward_format::packed::Compression;
 
 use crate::error::{Error, Result};
+use crate::reads::Reach;
 use crate::region::{Appended, Region, Write};
 use crate::replica::Replica;
 use crate::scan::{Cursor, ScanBounds};
 use crate::verify::Verification;
-use crate::version::{Approximation, Lookup, Reach, Snapshot};
+use crate::version::{Approximation, Lookup, Snapshot};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use append::TimedOut;
 use bytes::Bytes;

@@ -23,6 +23,8 @@
 //! So the sum stays within the budget, with two exceptions: the memory that a snapshot pins, and the minimum for
 //! progress (one compaction, and for each region an L0 and the windows of its tails). Any thread may call anything.
 
+use crate::budget::MemoryAccounts;
+pub use crate::budget::{MemoryStats, Purpose};
 use crate::cache::Cache;
 use bytes::Bytes;
 use leeward_platform::Pool;
@@ -38,114 +40,13 @@ mod tests;
 
 pub(crate) use buffer::Buffer;
 
-/// Purpose of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// L0s, frozen and pinned ones included.
-    L0s,
-    /// Buffers of compactions; and built segments until every backup has them.
-    Compactions,
-    /// Read-ahead of scans, of look-ups of many keys, and of replays.
-    Reads,
-    /// Windows of log tails: pages that are mapped, or bytes on the heap.
-    Tails,
-    /// Regions themselves, fences of their levels, and state of each of their leaf segments.
-    Levels,
-    /// Data that primaries have written into a backup's memory.
-    Mirrors,
-    /// Request rings of clients, if the engine is part of a server.
-    Rings,
-    /// Requests of clients and answers to them, if the engine is part of a server.
-    Clients,
-    /// Hash indexes, if the engine is part of a server.
-    HashIndexes,
-}
-
-const PURPOSES: usize = 9;
-
-/// How a budget is used at the moment, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryStats {
-    /// All purposes together may take this much.
-    pub budget: u64,
-    /// Indexes, filters, leaves and records.
-    pub cache: u64,
-    /// L0s (memtables), frozen and pinned ones included.
-    pub l0s: u64,
-    /// Buffers of compactions. In a server also built segments, until every backup has them.
-    pub compactions: u64,
-    /// Read-ahead of scans, of look-ups of many keys, and of replays.
-    pub reads: u64,
-    /// Ends of the logs: pages that are mapped, or bytes on the heap.
-    pub tails: u64,
-    /// Fences of levels, and state of each of their leaf segments.
-    pub levels: u64,
-    /// Data that primaries have written into a backup's memory. 0 in an embedded store.
-    pub mirrors: u64,
-    /// Request rings of clients. 0 in an embedded store.
-    pub rings: u64,
-    /// Requests of clients and answers to them. 0 in an embedded store.
-    pub clients: u64,
-    /// Hash indexes. 0 in an embedded store.
-    pub hash_indexes: u64,
-}
-
-impl MemoryStats {
-    /// All memory in use, in bytes.
-    pub fn used(&self) -> u64 {
-        let reserved = self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors;
-        self.cache + reserved + self.rings + self.clients + self.hash_indexes
-    }
-}
-
-/// One part in this many of the budget is for memory that the allocator cannot return, and for bookkeeping.
-const KEPT_SHARE: u64 = 32;
-/// One part in this many of the budget is idle in the pool at most, or [`IDLE_BYTES`] if that is more: a system call for each
-/// block is dear, and a budget below 16 MiB is only for tests.
-const IDLE_SHARE: u64 = 16;
-const IDLE_BYTES: u64 = 1 << 20;
 /// A round ends when its L0s have one part in this many of the budget.
 const ROUND_SHARE: u64 = 8;
-
-/// The reserved bytes of a budget.
-pub(crate) struct Accounts {
-    budget: u64,
-    /// Source of large blocks.
-    pool: Arc<Pool>,
-    taken: AtomicU64,
-    by_purpose: [AtomicU64; PURPOSES],
-}
-
-impl Accounts {
-    pub(crate) fn new(budget: u64) -> Accounts {
-        let pool = Pool::new((budget / IDLE_SHARE).max(IDLE_BYTES) as usize);
-        Accounts { budget, pool, taken: AtomicU64::new(0), by_purpose: Default::default() }
-    }
-
-    pub(crate) fn budget(&self) -> u64 {
-        self.budget
-    }
-
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
-    }
-
-    /// Bytes that are left for the cache.
-    #[inline]
-    pub(crate) fn left(&self) -> u64 {
-        let mine = self.budget - self.budget / KEPT_SHARE;
-        mine.saturating_sub(self.taken.load(Relaxed))
-    }
-
-    fn of(&self, purpose: Purpose) -> u64 {
-        self.by_purpose[purpose as usize].load(Relaxed)
-    }
-}
 
 /// The memory of one volume. Clones are the same.
 #[derive(Clone)]
 pub struct Memory {
-    accounts: Arc<Accounts>,
+    accounts: Arc<MemoryAccounts>,
     cache: Cache,
     regions: Arc<Regions>,
 }
@@ -185,7 +86,7 @@ const MAX_PASSED_OVER: u32 = 64;
 impl Memory {
     /// A budget of `budget` bytes.
     pub fn new(budget: u64) -> Memory {
-        let accounts = Arc::new(Accounts::new(budget));
+        let accounts = Arc::new(MemoryAccounts::new(budget));
         Memory { cache: Cache::within(Arc::clone(&accounts)), accounts, regions: Arc::default() }
     }
 
@@ -415,7 +316,7 @@ impl fmt::Debug for Memory {
 
 /// Memory that is reserved until this is dropped.
 pub struct Reservation {
-    accounts: Arc<Accounts>,
+    accounts: Arc<MemoryAccounts>,
     cache: Cache,
     purpose: Purpose,
     bytes: AtomicU64,

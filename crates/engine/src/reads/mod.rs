@@ -4,12 +4,10 @@
 //! For each key the cache is never older than the levels of any version whose L0s do not have the key: an install
 //! replaces or removes records before its version is visible, and a reader of an older generation caches nothing.
 
-use super::NEWEST;
 use crate::cache::Cached;
 use crate::error::{Error, Result};
 use crate::log::{Fetched, LogReader, ValueAt, Values, Wanted};
 use crate::memtable::{Entry, MemTable};
-use crate::scan::ScanCosts;
 use crate::volume::{Segment, Volume};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -21,6 +19,22 @@ use leeward_format::{
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+mod costs;
+
+pub(crate) use costs::ScanCosts;
+
+/// Above every LSN.
+pub(crate) const NEWEST: Lsn = Lsn(u64::MAX);
+
+/// How far a read may go. A thread that must not wait for the device uses [`Reach::Memory`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Memory only: [`Lookup::NotInMemory`](crate::Lookup::NotInMemory) for data that is neither in an L0 nor cached.
+    Memory,
+    /// Memory and the device.
+    Device,
+}
 
 /// Reader of values in logs: [`LogReader`], or a model in tests.
 pub(crate) trait ValueLog: Send + Sync {
@@ -63,7 +77,7 @@ pub(crate) struct Reads {
     pub(crate) log: Arc<dyn ValueLog>,
     /// The number that cached records are filed under.
     pub(crate) owner: u32,
-    /// Incremented by each install that changes what the levels know of some key: see [`super::Version`].
+    /// Incremented by each install that changes what the levels know of some key: see [`crate::version::Version`].
     generation: AtomicU64,
     /// The generation of the last ingest. Ingested records have lower LSNs than some records that became visible before
     /// them. So the LSN of a cached record does not tell whether an older version may see the record.
@@ -113,19 +127,19 @@ impl Reads {
 
     /// Whether pairs were ingested after a version of `generation` was made.
     #[inline]
-    pub(super) fn has_ingested_since(&self, generation: u64) -> bool {
+    pub(crate) fn has_ingested_since(&self, generation: u64) -> bool {
         generation < self.ingested.load(Ordering::Acquire)
     }
 
     /// The levels of the versions that begin from now on may lack pairs that had expired by `time`.
-    pub(super) fn drop_expired(&self, time: UnixMs) {
+    pub(crate) fn drop_expired(&self, time: UnixMs) {
         self.expired_by.fetch_max(time.0, Ordering::AcqRel);
     }
 
     /// Whether the levels may have dropped a pair with this expiry. Then they alone know what there is, whatever a
     /// clock says that went back since.
     #[inline]
-    pub(super) fn may_lack(&self, expires: Expiry) -> bool {
+    pub(crate) fn may_lack(&self, expires: Expiry) -> bool {
         expires.is_over(UnixMs(self.expired_by.load(Ordering::Acquire)))
     }
 
@@ -173,19 +187,19 @@ impl Reads {
     /// see [`Cache::insert_record`].
     ///
     /// [`Cache::insert_record`]: crate::cache::Cache::insert_record
-    pub(super) fn keep(&self, key: &[u8], hash: u64, answer: (Stamp, Option<&[u8]>), reads: usize, generation: u64) {
+    pub(crate) fn keep(&self, key: &[u8], hash: u64, answer: (Stamp, Option<&[u8]>), reads: usize, generation: u64) {
         let is_current = || self.generation() == generation;
         self.volume.cache().insert_record(self.owner, key, hash, answer, reads, is_current);
     }
 
     /// Caches an appended pair whose value is in the large log, unless the generation is newer than `generation`.
-    pub(super) fn written(&self, key: &[u8], stamp: Stamp, value: &[u8], generation: u64) {
+    pub(crate) fn written(&self, key: &[u8], stamp: Stamp, value: &[u8], generation: u64) {
         let is_current = || self.generation() == generation;
         self.volume.cache().write_record(self.owner, key, filter::hash(key), (stamp, value), is_current);
     }
 
     /// The value of a record in the log, if it is in memory.
-    pub(super) fn value_in_memory(&self, at: &ValueAt<'_>, lsn: Lsn) -> Option<Bytes> {
+    pub(crate) fn value_in_memory(&self, at: &ValueAt<'_>, lsn: Lsn) -> Option<Bytes> {
         let cached = self.cached(at.key, filter::hash(at.key), lsn).filter(|(found, _)| found.lsn == lsn);
         cached
             .and_then(|(_, value)| value)
@@ -195,7 +209,7 @@ impl Reads {
 
     /// Values in the log, with the LSNs of their records, for a version of `generation`: reads them from the device,
     /// several at a time, and caches them.
-    pub(super) fn load_values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Values> {
+    pub(crate) fn load_values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Values> {
         let places: Vec<ValueAt<'_>> = wanted.iter().map(|(at, _)| *at).collect();
         let values = self.log.values(&places)?;
         for ((at, lsn), value) in wanted.iter().zip(&values.values) {
@@ -227,7 +241,7 @@ impl Reads {
     /// The entries of `l0s`, oldest first, are about to become part of the levels: updates the cache, and returns the
     /// generation of the version that shows them there. Readers of versions that have the L0s do not look below them
     /// for their keys.
-    pub(super) fn renew(&self, l0s: &[Arc<MemTable>]) -> u64 {
+    pub(crate) fn renew(&self, l0s: &[Arc<MemTable>]) -> u64 {
         let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
         let cache = self.volume.cache();
         // Records for older generations were cached before this point.
@@ -250,7 +264,7 @@ impl Reads {
     }
 
     /// Pairs within `span` are about to be in the levels: returns the generation of the version that shows them.
-    pub(super) fn renew_span(&self, span: &Span) -> u64 {
+    pub(crate) fn renew_span(&self, span: &Span) -> u64 {
         let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
         // A reader that caches an ingested record has seen the version, and so this.
         self.ingested.store(generation, Ordering::Release);

@@ -9,14 +9,13 @@
 
 use super::open::{Recovered, open_view, recover, value_reader};
 use super::tails::seal;
-use super::{Export, PinnedBase, Region};
+use super::{PinnedBase, Region};
 use crate::error::{Error, RESTORE, Result};
 use crate::log::{Overlays, Tails};
 use crate::version::Snapshot;
 use crate::volume::Durability;
 use leeward_format::manifest::{Base, BaseSegment, Change, RegionState};
-use leeward_format::{Lsn, RegionId, SegmentId, UnixMs, VolumeId};
-use leeward_platform::Disk;
+use leeward_format::{Lsn, RegionId, SegmentId, UnixMs};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -155,22 +154,9 @@ impl Checkpoint {
         &self.snapshot
     }
 
-    /// Copies it to a volume with the random id `new` on `disk`, which messages call `at`.
-    ///
-    /// # Errors
-    /// As [`Export::begin`] and [`Export::step`]; nothing is left there after an error.
-    pub(crate) fn copy_to(&self, new: VolumeId, disk: &dyn Disk, at: &str) -> Result<()> {
-        let mut export = Export::begin(Arc::clone(&self.pinned), self.region, new, disk, at)?;
-        loop {
-            match export.step() {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) => {
-                    export.give_up(disk, at);
-                    return Err(error);
-                }
-            }
-        }
+    /// Its region, and what it pins.
+    pub(crate) fn pinned(&self) -> (RegionId, &Arc<PinnedBase>) {
+        (self.region, &self.pinned)
     }
 }
 

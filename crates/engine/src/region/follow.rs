@@ -12,11 +12,10 @@
 
 use super::open::{Recovered, ids_from, insert, recover};
 use super::{AppendError, Region, View};
-use crate::compaction::SegmentIds;
 use crate::error::{Error, Result};
 use crate::log::{Ends, Overlays, Replayed};
 use crate::tree::Level;
-use crate::volume::{Owner, Segment, Volume};
+use crate::volume::{Owner, Segment, SegmentIds, Volume};
 use leeward_format::manifest::{LevelState, RegionState};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordKind};
 use leeward_format::{LogKind, Lsn, MAX_BUILDER, SegmentId, SegmentName, ServerId};

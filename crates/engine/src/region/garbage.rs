@@ -3,9 +3,9 @@
 //! After a split segments are shared, so other regions of the volume count too. Any thread.
 
 use super::Region;
-use crate::compaction::{Accounts, Ledger};
+use crate::compaction::Ledger;
 use crate::error::Result;
-use crate::volume::Figures;
+use crate::volume::{Accounts, Figures};
 use leeward_format::SegmentId;
 use leeward_format::manifest::SegmentState;
 use std::sync::atomic::Ordering;

@@ -7,8 +7,9 @@
 use super::Region;
 use crate::error::Result;
 use crate::memtable::{Entry, MemTable};
+use crate::reads::{Reach, Reads};
 use crate::tree::{LeafSegment, Level};
-use crate::version::{Reach, Reads, Version};
+use crate::version::Version;
 use leeward_format::Lsn;
 use leeward_format::leaf_segment::Footer;
 use std::ops::Range;

@@ -8,7 +8,7 @@
 //!
 //! One file for each phase. `append` takes writes, `tails` moves them to the device, `install` does compactions, and
 //! `garbage` counts the garbage of the large log. `base` is the state that a backup is brought in sync with.
-//! `checkpoint` is a copy by reference, `export` a copy of the bytes. `split` makes two regions of one, and `middle`
+//! `checkpoint` is a copy by reference. `split` makes two regions of one, and `middle`
 //! finds the key for that. `open` is recovery, and `requests` has the writes with a request id that recovery finds.
 //! `follow` is a backup's region, which takes records instead of writes. `digest` compares copies, range by range.
 
@@ -18,7 +18,6 @@ mod append;
 mod base;
 mod checkpoint;
 mod digest;
-mod export;
 mod follow;
 mod garbage;
 mod ingest;
@@ -40,20 +39,20 @@ pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub use digest::SnapshotAt;
-pub use export::Export;
 pub use garbage::Space;
 pub use install::CompactionBasis;
 pub(crate) use open::{Recovered, cut, recover};
 pub use requests::{MOST_REQUESTS, Requests};
+pub(crate) use split::Child;
 pub use trim::Piece;
 
-use crate::compaction::{Accounts, CompactionTotals, Picker, SegmentIds};
-use crate::error::{Error, Result};
+use crate::compaction::{CompactionTotals, Picker};
+use crate::error::Result;
 use crate::log::{LogReader, OpenTail, Prepared, Tails};
 use crate::memtable::MemTable;
-use crate::replica::Replica;
-use crate::version::{Approximation, Lookup, Now, Reach, Snapshot, Version};
-use crate::volume::{Owner, Volume};
+use crate::reads::Reach;
+use crate::version::{Approximation, Lookup, Now, Snapshot, Version};
+use crate::volume::{Accounts, Owner, SegmentIds, Volume};
 use arc_swap::{ArcSwap, Guard};
 use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{LevelState, LogExtent, Parent, level_at};
@@ -327,18 +326,6 @@ impl Region {
             estimated_keys: in_memory + levels.iter().map(|level| level.entries).sum::<u64>(),
             levels,
         }
-    }
-
-    /// Stops serving; returns the copy as it is on the device. Readers that still hold the region see its last state.
-    /// Writes and installs through it are refused.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn into_replica(self: Arc<Self>) -> Result<Replica> {
-        if let Err(error) = self.write_tails() {
-            tracing::warn!(region = %self.id(), %error, "the last records are lost on this copy, as in a crash");
-        }
-        Replica::open(&self.volume, self.id())?.ok_or(Error::Superseded(self.id()))
     }
 }
 

@@ -4,13 +4,14 @@
 //! before anything new is written.
 
 use super::{Region, Requests, View, Writer};
-use crate::compaction::{Picker, SegmentIds};
+use crate::compaction::Picker;
 use crate::error::{Error, Result};
 use crate::log::{Ends, LogReader, LogSegment, LogSegments, Overlays, Prefix, Replay, Replayed, Tails};
 use crate::memtable::{Loader, MemTable};
+use crate::reads::Reads;
 use crate::tree::Level;
-use crate::version::{Reads, Version};
-use crate::volume::{Durability, Owner, Segment, Volume};
+use crate::version::Version;
+use crate::volume::{Durability, Owner, Segment, SegmentIds, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::cluster::Addressing;
 use leeward_format::manifest::{Change, RegionState};

@@ -7,31 +7,28 @@
 use super::Region;
 use super::tails::seal;
 use crate::error::{Error, Result};
-use crate::replica::Replica;
+use crate::volume::Owner;
+use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{Change, Parent};
-use leeward_format::{RegionId, SegmentId};
+use leeward_format::{Epoch, Lsn, RegionId, SegmentId};
+
+/// A region that was split off, on the volume.
+pub(crate) struct Child {
+    pub(crate) owner: Owner,
+    pub(crate) options: TableOptions,
+    /// Its term and its last LSN.
+    pub(crate) position: (Epoch, Lsn),
+    pub(crate) parent: Parent,
+    /// An id above those of all segments that it shares with its parent.
+    pub(crate) below: SegmentId,
+}
 
 impl Region {
-    /// Creates the region `child` on this volume, with everything that is here, durably. It replaces the volume's copy
-    /// of `child`, if any. Seals the tails. Returns the child's copy, and an id above those of all segments that the
-    /// two share.
-    ///
-    /// Requires that nothing is appended meanwhile, and that everything is committed. The copy has this region's term
-    /// and last LSN. It must serve in a higher term: then no segment that it makes has the name of one that it has.
-    ///
-    /// While the copy, or the region that it serves as, is in memory, its bases name their parent
-    /// ([`leeward_format::manifest::Base::parent`]). A backup of this region that has sealed and installed everything
-    /// up to here, and nothing beyond, then gets the child without a shipped byte ([`Replica::begin_base`]). Any other
-    /// backup is shipped the segments that it lacks, or all levels if it builds its own index.
-    ///
-    /// The caller passes the id to [`Region::set_inherited_below`] of this region; for the child it passes the first id
-    /// of the term that the child serves in.
+    /// What [`Region::split`] makes on the volume.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a write is not committed, or `child` is this region; [`Error::NoSpace`] if the manifest
-    /// has no room for another; those of writing. The region continues to serve, and may be split again, into the same
-    /// child too.
-    pub fn split(&self, child: RegionId) -> Result<(Replica, SegmentId)> {
+    /// Those of [`Region::split`].
+    pub(crate) fn put_child(&self, child: RegionId) -> Result<Child> {
         if child == self.id() {
             return Err(Error::Invalid(format!("region {child} cannot be split into itself")));
         }
@@ -52,8 +49,7 @@ impl Region {
         let (options, position) = (state.options.clone(), (state.term, last_lsn));
         let owner = self.volume.put_region(state, &pinned.named())?;
         let parent = Parent { region: self.id(), term: self.term, last_lsn };
-        let copy = Replica::split(&self.volume, owner, options, position, parent);
-        Ok((copy, (self.ids)()?))
+        Ok(Child { owner, options, position, parent, below: (self.ids)()? })
     }
 
     /// Checks that the manifest has room for `child`, with everything that is here now.

@@ -2,8 +2,9 @@
 
 use super::Region;
 use super::accounts_tests::{Model, append, check, compact, open_with, options, write};
+use crate::reads::Reach;
 use crate::region::Write;
-use crate::version::{Lookup, Reach};
+use crate::version::Lookup;
 use crate::volume::Volume;
 use leeward_format::cluster::{Placement, TableOptions};
 use leeward_format::{RegionId, SegmentId, UnixMs};

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::compaction::Lane;
+use crate::error::Error;
 use crate::memory::Purpose;
 use crate::memtable::{LOG_BYTES_PER_BYTE, MOST_RANGES};
+use crate::replica::Replica;
 use crate::scan::ScanBounds;
 use crate::volume::VolumeOptions;
 use leeward_format::cluster::Placement;

@@ -2,6 +2,7 @@
 //! The page "What the event loop may wait for" of the architecture says this.
 
 use super::*;
+use crate::replica::Replica;
 use crate::volume::{Gate, VolumeOptions};
 use leeward_format::VolumeId;
 use leeward_format::cluster::{CopyIdentity, Placement};

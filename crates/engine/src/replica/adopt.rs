@@ -3,11 +3,10 @@
 //! instead of the volume's bytes of those segments.
 
 use super::{Replica, refuse_damage};
-use crate::compaction::SegmentIds;
 use crate::error::{Error, Result};
 use crate::log::{Ends, Overlays, Prefix, find_prefix};
 use crate::region::{Recovered, Region, cut, recover};
-use crate::volume::{Durability, Segment};
+use crate::volume::{Durability, Segment, SegmentIds};
 use leeward_format::manifest::{Change, RegionState, SegmentKind, SegmentState};
 use leeward_format::segment::LogHeader;
 use leeward_format::{Epoch, RegionId, SegmentId};

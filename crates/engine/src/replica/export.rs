@@ -2,9 +2,9 @@
 //! and [`crate::embedded::Db`]. The copy of an encrypted volume is encrypted with the same key of the operator's, and a
 //! data key of its own. The region continues to serve meanwhile. One thread at a time.
 
-use super::PinnedBase;
+use super::Replica;
 use crate::error::{Error, Result};
-use crate::replica::Replica;
+use crate::region::{Checkpoint, PinnedBase};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use leeward_format::packed::Codec;
 use leeward_format::{Lsn, RegionId, SegmentId, VolumeId, wire};
@@ -94,6 +94,27 @@ impl Export {
         drop((copy, volume));
         remove(disk, at);
         drop(lock);
+    }
+}
+
+impl Checkpoint {
+    /// Copies it to a volume with the random id `new` on `disk`, which messages call `at`.
+    ///
+    /// # Errors
+    /// As [`Export::begin`] and [`Export::step`]; nothing is left there after an error.
+    pub(crate) fn copy_to(&self, new: VolumeId, disk: &dyn Disk, at: &str) -> Result<()> {
+        let (region, pinned) = self.pinned();
+        let mut export = Export::begin(Arc::clone(pinned), region, new, disk, at)?;
+        loop {
+            match export.step() {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => {
+                    export.give_up(disk, at);
+                    return Err(error);
+                }
+            }
+        }
     }
 }
 

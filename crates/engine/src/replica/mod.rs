@@ -11,17 +11,20 @@
 
 mod adopt;
 mod base;
+mod export;
 mod follow;
 mod found;
 mod keep;
 mod map;
 mod mirror;
+mod open;
 
 use crate::error::{Error, RESTORE, Result};
 use crate::log::{Overlays, Prefix, find_prefix, segment_end};
 use crate::volume::{Durability, Owner, Segment, Volume};
 pub use adopt::Unopened;
 use base::PendingBase;
+pub use export::Export;
 use follow::Follower;
 use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{Change, Have, Parent, RegionState, SegmentKind, SegmentState};

@@ -5,8 +5,9 @@
 //! Belongs to one cursor.
 
 use crate::error::Result;
+use crate::reads::Reads;
 use crate::tree::Level;
-use crate::version::{Reads, Version};
+use crate::version::Version;
 use leeward_format::Lsn;
 use leeward_format::range::{RangeTombstones, Window};
 use std::sync::Arc;

@@ -15,21 +15,20 @@
 use crate::error::Result;
 use crate::log::{ValueAt, Values};
 use crate::memtable::{Entry, MemCursor};
+use crate::reads::Reads;
 use crate::tree::LevelCursor;
-use crate::version::{Pin, Reads, Version};
+use crate::version::{Pin, Snapshot, Version};
 use bytes::Bytes;
 use leeward_format::range::{NO_END, Window};
 use leeward_format::{Expiry, Lsn, Pointer, Stamp, UnixMs};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-mod costs;
 mod cover;
 mod pieces;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use costs::ScanCosts;
 use cover::{Cover, covers};
 use pieces::Pieces;
 
@@ -154,6 +153,14 @@ impl Source {
             Source::L0(cursor) => cursor.current(),
             Source::Level(cursor) => cursor.current(),
         }
+    }
+}
+
+impl Snapshot {
+    /// A cursor over the pairs within `bounds`, in key order. It reads the device on demand, and may outlive the
+    /// snapshot.
+    pub fn cursor(&self, bounds: ScanBounds) -> Cursor {
+        Cursor::new(self.version(), (self.lsn(), self.now()), bounds)
     }
 }
 

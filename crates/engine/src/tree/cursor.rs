@@ -7,7 +7,7 @@ use super::{LeafSegment, Level};
 use crate::cache::Leaf;
 use crate::error::Result;
 use crate::memory::Purpose;
-use crate::version::Reads;
+use crate::reads::Reads;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
 use leeward_format::node::{BLOCK_BYTES, Entry};

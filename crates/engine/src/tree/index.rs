@@ -1,10 +1,9 @@
 //! Builds the index of a level: nodes above its leaf segments, laid out in index segments.
 
 use super::LeafSegment;
-use crate::compaction::SegmentIds;
 use crate::error::Result;
-use crate::version::Reads;
-use crate::volume::{OfReserve, Segment};
+use crate::reads::Reads;
+use crate::volume::{OfReserve, Segment, SegmentIds};
 use leeward_format::leaf_segment::write_index;
 use leeward_format::node::{Address, Child, NODE_BYTES};
 use leeward_format::{Pointer, SegmentId};

@@ -4,7 +4,7 @@
 
 use crate::cache::{Cache, CacheReservation, Leaf, index_memory_bytes};
 use crate::error::{Error, Result};
-use crate::version::{Reach, Reads};
+use crate::reads::{Reach, Reads};
 use crate::volume::Segment;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace, read_leaf, read_plain_leaf};

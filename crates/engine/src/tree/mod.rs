@@ -13,7 +13,7 @@
 
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Purpose, Reservation};
-use crate::version::{Reach, Reads};
+use crate::reads::{Reach, Reads};
 use crate::volume::Segment;
 use bytes::Bytes;
 use leeward_format::manifest::LevelState;

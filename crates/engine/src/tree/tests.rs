@@ -99,8 +99,8 @@ fn a_shipped_level_reads_the_same_on_another_volume() {
             }
         }
     };
-    let renewed = store.version.renew(&done);
-    store.version = Arc::new(store.version.install(&done, renewed, Vec::new()));
+    let renewed = store.version.renew(&done.change());
+    store.version = Arc::new(store.version.install(&done.change(), renewed, Vec::new()));
     assert!(index_map.iter().all(|(primary, local)| primary != local));
     let reads = Reads::new(Arc::clone(&backup), REGION, Addressing::Physical, Arc::clone(&store.log) as _);
     let mut state = done.edit.levels[0].1.clone();

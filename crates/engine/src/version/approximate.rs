@@ -6,8 +6,8 @@
 
 use super::Version;
 use crate::error::Result;
+use crate::reads::Reads;
 use crate::tree::{LeafSegment, Level};
-use crate::version::Reads;
 
 /// An estimate for a range of keys. Overwritten versions, tombstones and expired pairs count until compactions have
 /// dropped them.

@@ -4,40 +4,26 @@
 //! Any thread may read. With [`Reach::Memory`] no read here uses the device.
 
 use crate::cache::Cached;
-use crate::compaction::{CompactionDone, Ingested};
 use crate::error::Result;
 use crate::log::ValueAt;
 use crate::memtable::{Entry, MemTable};
-use crate::scan::{Cursor, ScanBounds};
+use crate::reads::{NEWEST, Reach, Reads};
 use crate::tree::{Found, Level, Probe, Source};
 use crate::volume::Segment;
 use bytes::Bytes;
+use leeward_format::leaf_segment::Span;
 use leeward_format::{Expiry, Lsn, Stamp, UnixMs, filter};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 mod approximate;
 mod many;
-mod reads;
 mod retired;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use approximate::Approximation;
 pub use many::SMALL_VALUE_BYTES;
-pub(crate) use reads::Reads;
 pub(crate) use retired::Pin;
-
-/// Above every LSN.
-const NEWEST: Lsn = Lsn(u64::MAX);
-
-/// How far a read may go. A thread that must not wait for the device uses [`Reach::Memory`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Memory only: [`Lookup::NotInMemory`] for data that is neither in an L0 nor cached.
-    Memory,
-    /// Memory and the device.
-    Device,
-}
 
 /// Answer of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +78,20 @@ impl Levels {
         let (positions, filled): (Vec<_>, Vec<_>) = filled.unzip();
         Arc::new(Levels { all, filled, positions: positions.into() })
     }
+}
+
+/// What a compaction changes in a version.
+pub(crate) struct LevelChange<'a> {
+    /// The frozen L0s that are part of levels from now on, oldest first.
+    pub(crate) l0s: &'a [Arc<MemTable>],
+    /// The keys of ingested pairs.
+    pub(crate) ingested: Option<&'a Span>,
+    /// Position, the level before (weak, so that it can go), and the level from now on.
+    pub(crate) levels: &'a [(usize, Weak<Level>, Arc<Level>)],
+    /// Log segments that the levels point to from now on.
+    pub(crate) logs: Vec<&'a Arc<Segment>>,
+    /// Pairs that had expired by then were dropped.
+    pub(crate) expired_by: UnixMs,
 }
 
 /// The generation that the cache has been updated for, if the answers of the levels change.
@@ -154,9 +154,9 @@ impl Version {
     }
     /// Updates the cache for the version after `done`, which walks every key of the L0s that it compacted: before the caller
     /// takes any lock that a writer needs. Until that version is shown, readers cache nothing.
-    pub(crate) fn renew(&self, done: &CompactionDone) -> Renewed {
-        let of_l0s = (!done.l0s.is_empty()).then(|| self.reads.renew(&done.l0s));
-        let of_ingest = done.ingested.as_ref().map(|Ingested { span, .. }| self.reads.renew_span(span));
+    pub(crate) fn renew(&self, done: &LevelChange<'_>) -> Renewed {
+        let of_l0s = (!done.l0s.is_empty()).then(|| self.reads.renew(done.l0s));
+        let of_ingest = done.ingested.map(|span| self.reads.renew_span(span));
         Renewed(of_ingest.or(of_l0s))
     }
 
@@ -164,9 +164,9 @@ impl Version {
     /// changes them, and be `renewed`. The new version must become the current one: the cache has the answers of its
     /// levels already. Keeps the log segments in `retired`, which it no longer sees, for readers of the versions that do.
     #[must_use]
-    pub(crate) fn install(&self, done: &CompactionDone, renewed: Renewed, retired: Vec<Arc<Segment>>) -> Version {
+    pub(crate) fn install(&self, done: &LevelChange<'_>, renewed: Renewed, retired: Vec<Arc<Segment>>) -> Version {
         let mut levels = self.levels.all.clone();
-        for (position, before, after) in &done.changed {
+        for (position, before, after) in done.levels {
             if levels.len() <= *position {
                 levels.resize_with(position + 1, || Arc::new(Level::empty()));
             }
@@ -184,8 +184,7 @@ impl Version {
         let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
         let generation = renewed.0.unwrap_or(self.generation);
-        let logs = done.added.iter().filter(|(_, kind, ..)| !kind.is_index()).map(|(_, _, segment, _)| segment);
-        let pin = self.pin.next(logs);
+        let pin = self.pin.next(done.logs.iter().copied());
         pin.retire(retired);
         Version { frozen, levels: Levels::new(levels), generation, pin, ..self.clone() }
     }
@@ -420,12 +419,6 @@ impl Snapshot {
     #[doc(hidden)]
     pub fn version(&self) -> &Arc<Version> {
         &self.version
-    }
-
-    /// A cursor over the pairs within `bounds`, in key order. It reads the device on demand, and may outlive the
-    /// snapshot.
-    pub fn cursor(&self, bounds: ScanBounds) -> Cursor {
-        Cursor::new(&self.version, (self.lsn, self.now), bounds)
     }
 }
 

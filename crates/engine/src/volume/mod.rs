@@ -14,6 +14,7 @@
 //! Any thread may call anything. No lock is held across a read or a sync. An edit that need not be durable at once waits
 //! for no sync ([`Volume::commit`]).
 
+mod accounts;
 mod background;
 mod device;
 pub(crate) mod encryption;
@@ -33,6 +34,8 @@ mod switch;
 mod tally;
 mod zone;
 
+pub use accounts::Accounts;
+pub(crate) use accounts::Complete;
 pub(crate) use background::{Reading, Writing};
 pub(crate) use device::Device;
 pub use encryption::{Encryption, rekey};
@@ -44,14 +47,13 @@ pub(crate) use open::read_superblock;
 pub(crate) use registry::{Owner, Sharing};
 pub use reserve::Scarcity;
 pub(crate) use reserve::{CompactionRoom, LEAST_MERGE, OfReserve, Planned, TailUse};
+pub(crate) use segments::SegmentIds;
 pub use space::Segment;
 pub(crate) use tally::Figures;
 
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Purpose};
-use crate::replica::Replica;
-use crate::verify::Verification;
 use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
@@ -124,15 +126,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens the volume in `file`; creates one with the id `new` if the file is empty. Returns the regions that it
-    /// holds, in order of their ids. `new` must be drawn at random for each call: no two volumes may ever share an id,
-    /// and no two processes an incarnation, because replica groups would mistake one for the other.
-    ///
-    /// # Errors
-    /// [`Error::OtherVersion`] and [`Error::NotAVolume`] for files that this program cannot read, [`Error::Key`] for an
-    /// encrypted volume whose key is missing or wrong, [`Error::Damaged`]
-    /// for a volume that is cut short or whose manifest is damaged, [`Error::Invalid`] for options out of range.
-    pub fn open(file: Arc<dyn File>, new: VolumeId, options: VolumeOptions) -> Result<(Arc<Volume>, Vec<Replica>)> {
+    /// [`Volume::open`] without the regions, whose numbers are in the registry.
+    pub(crate) fn open_alone(file: Arc<dyn File>, new: VolumeId, options: VolumeOptions) -> Result<Arc<Volume>> {
         let device = Arc::new(Device::new(file));
         if !Superblock::is_segment_size(options.segment_bytes) {
             let allowed = format!("{MIN_SEGMENT_BYTES} to {MAX_SEGMENT_BYTES}");
@@ -161,8 +156,7 @@ impl Volume {
         let manifest = Guarded::new(manifest);
         checkpoint.map_or_else(|| device.sync(), |checkpoint| manifest.switch(checkpoint))?;
         manifest.lock().synced(number);
-        let regions: Vec<RegionId> = registry.state.regions.keys().copied().collect();
-        let volume = Arc::new(Volume {
+        Ok(Arc::new(Volume {
             device,
             segment_bytes: superblock.segment_bytes as usize,
             capacity_bytes: options.capacity_bytes,
@@ -174,10 +168,7 @@ impl Volume {
             registry: Mutex::new(registry),
             memory: Memory::new(options.memory_budget),
             lock: OnceLock::new(),
-        });
-        let replicas = regions.into_iter().map(|region| Replica::open(&volume, region));
-        let replicas = replicas.filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
-        Ok((volume, replicas))
+        }))
     }
 
     /// The file's name.
@@ -318,21 +309,18 @@ impl Volume {
         self.device.check()
     }
 
-    /// Reads every live segment once, even if regions share it, and checks every checksum, while other operations
-    /// continue. A segment that is removed meanwhile is still checked, because it is pinned.
-    pub fn verify(&self) -> Verification {
-        let mut verification = Verification::default();
-        let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
-        for region in regions {
-            let Some((state, pinned)) = self.state_and_segments(region) else { continue };
-            let is_first = |no| self.registry.lock().holders(no).next().is_none_or(|first| first == region);
-            for segment in state.needed_segments().filter(|segment| is_first(segment.no)) {
-                let of = (region, state.options.addressing);
-                verification.check(&self.device, self.segment_bytes, of, &segment);
-            }
-            drop(pinned);
-        }
-        verification
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The regions that it has, ascending.
+    pub(crate) fn regions(&self) -> Vec<RegionId> {
+        self.registry.lock().state.regions.keys().copied().collect()
+    }
+
+    /// Whether `region` is the first of those that have the segment.
+    pub(crate) fn is_first_holder(&self, region: RegionId, no: SegmentNo) -> bool {
+        self.registry.lock().holders(no).next().is_none_or(|first| first == region)
     }
 
     /// Makes the caller the owner of `region`, if the volume has it.

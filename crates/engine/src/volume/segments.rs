@@ -7,9 +7,13 @@
 use super::{Segment, Volume};
 use crate::error::Result;
 use crate::memory::Purpose;
-use leeward_format::SegmentNo;
+use leeward_format::{SegmentId, SegmentNo};
 use leeward_platform::Appender;
 use leeward_platform::disk::{DIRECT_ALIGN, Read};
+use std::sync::Arc;
+
+/// Source of the ids of segments that compactions write.
+pub(crate) type SegmentIds = Arc<dyn Fn() -> Result<SegmentId> + Send + Sync>;
 
 impl Volume {
     /// Writes `bytes` at `offset` of a segment, direct where both are multiples of 4096.

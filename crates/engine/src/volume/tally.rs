@@ -8,8 +8,7 @@
 //! Guarded by the registry's lock.
 
 use super::registry::Sharing;
-use super::{Owner, Volume};
-use crate::compaction::Accounts;
+use super::{Accounts, Owner, Volume};
 use crate::error::{Error, Result};
 use leeward_format::cluster::CopyIdentity;
 use leeward_format::frame::body_bytes;

@@ -23,9 +23,9 @@ mod split;
 
 use crate::Timing;
 use crate::lease::{Lease, SchedulingGap};
-use crate::mirror::TailView;
 use crate::peer::{Peer, PeerAction, PeerState};
 use crate::ship::Parcel;
+use crate::tail::TailView;
 use floor::FloorDue;
 use leeward_format::cluster::{Acknowledge, GroupConfig, Intent, Member, TableOptions};
 use leeward_format::control::ToPrimary;

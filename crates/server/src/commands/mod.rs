@@ -34,7 +34,6 @@ pub use cursors::Cursors;
 pub use redirect::Redirects;
 pub use session::Session;
 pub use table::{Class, Spec, all};
-pub(crate) use work::result_bytes;
 
 use crate::client_memory::ClientMemory;
 use crate::metrics::Metrics;

@@ -2,9 +2,10 @@
 
 use super::scan::ScanWork;
 use super::{Context, MAX_REPLY_BYTES, error_reply};
+use crate::client_memory::result_bytes;
 use crate::client_memory::{OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use crate::resp::Reply;
-use leeward_format::op::{Op, OpError, OpResult, ReadResult};
+use leeward_format::op::{Op, OpError, OpResult};
 
 /// Bytes that a plain write under way takes besides its arguments.
 const WRITE_BYTES: usize = 512;
@@ -243,25 +244,6 @@ impl Kind {
             op if op.range().is_some() => Kind::Scan,
             _ => Kind::Read,
         }
-    }
-}
-
-/// Bytes of keys and values in a result.
-pub(crate) fn result_bytes(result: &OpResult) -> usize {
-    let len = |value: &Option<bytes::Bytes>| value.as_ref().map_or(0, |value| value.len());
-    match result {
-        OpResult::Value(value) | OpResult::Stale { result: ReadResult::Value(value), .. } => len(value),
-        OpResult::Put { old, .. } | OpResult::Deleted { old, .. } => len(old),
-        OpResult::Pair(pair) | OpResult::Stale { result: ReadResult::Pair(pair), .. } => {
-            pair.as_ref().map_or(0, |pair| len(&pair.value))
-        }
-        OpResult::Entries { entries, .. } | OpResult::Stale { result: ReadResult::Entries { entries, .. }, .. } => {
-            entries.iter().map(|(key, value)| key.len() + value.len()).sum()
-        }
-        OpResult::Integer(_) | OpResult::Approximation { .. } | OpResult::Error(_) | OpResult::Done => 0,
-        OpResult::RangeDeleted { .. } | OpResult::Checkpoint { .. } | OpResult::Digests { .. } => 0,
-        OpResult::RangeBounds { bounds, .. } => bounds.iter().map(|bound| bound.len()).sum(),
-        OpResult::RangeDigests(_) | OpResult::HashIndex(_) | OpResult::Users(_) => 0,
     }
 }
 

@@ -12,8 +12,9 @@
 //!
 //! Belongs to the event loop's thread.
 
+use crate::client_memory::result_bytes;
 use crate::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
-use crate::commands::{Client, Context, check_op, result_bytes};
+use crate::commands::{Client, Context, check_op};
 use crate::numbered::Numbered;
 use crate::places::FULL_NATIVE;
 use crate::protocol_session::{ProtocolSession, Submission};

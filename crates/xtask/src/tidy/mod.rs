@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `imports` | which crate may depend on which: every `Cargo.toml` matches the tables of `docs/design/source.md` |
+//! | `floors` | which module of a crate may use which: the code matches a table of `docs/design/source.md` |
 //! | `rules` | one source file: header, sizes, forbidden words, `unsafe` and effects only where the tables say |
 //! | `panics` | in code that handles bytes from outside, each place that may panic says why it cannot |
 //! | `map` | `ARCHITECTURE.md` is short; lines of documents are short |
@@ -13,6 +14,7 @@
 //! `cargo test` and `cargo xtask tidy` run the same `check`. Reads files, writes nothing.
 
 mod documents;
+mod floors;
 mod imports;
 mod map;
 mod named;
@@ -59,6 +61,7 @@ pub fn check(root: &Path) -> io::Result<Vec<Violation>> {
     let repository = Repository::read(root)?;
     let mut violations = Vec::new();
     imports::check(&repository, &mut violations);
+    floors::check(&repository, &mut violations);
     rules::check(&repository, &mut violations);
     documents::check(&repository, &mut violations);
     named::check(&repository, &mut violations);

@@ -12,10 +12,11 @@
 use super::claims::Claims;
 use super::room::Shortage;
 use super::runs::{self, NewRun};
-use super::sweep::{Accounts, Goal, Sweep, Victims};
-use super::{Compaction, CompactionDone, Context, SegmentIds, Source};
+use super::sweep::{Goal, Sweep, Victims};
+use super::{Compaction, CompactionDone, Context, Source};
 use crate::tree::Level;
 use crate::version::Version;
+use crate::volume::{Accounts, SegmentIds};
 use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
 use leeward_format::manifest::{L1, L1_RUNS, LogExtent};
 use leeward_format::packed::Compression;

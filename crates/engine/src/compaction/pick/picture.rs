@@ -4,7 +4,7 @@
 //! Memory only: of a leaf segment whose index is not in memory, little is known.
 
 use super::{Lane, Logs};
-use crate::scan::ScanCosts;
+use crate::reads::ScanCosts;
 use crate::tree::{IndexRef, Level};
 use crate::volume::CompactionRoom;
 use leeward_format::leaf_segment::{Footer, LeafIndex};

@@ -15,7 +15,7 @@ use super::*;
 use crate::compaction::claims::{Claim, What};
 use crate::compaction::sorted::Open;
 use crate::compaction::sweep::Victim;
-use crate::scan::ScanCosts;
+use crate::reads::ScanCosts;
 use crate::volume::CompactionRoom;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{Footer, Span};

@@ -1,9 +1,10 @@
 //! Tests of reads against the model.
 
 use self::model::{REGION, SEGMENT_BYTES, Store, answer, any_codec, any_merging, any_ops, apply, key, value};
-use super::{Approximation, Lookup, Reach, Reads, Snapshot, Version};
+use super::{Approximation, Lookup, Snapshot, Version};
 use crate::error::{Error, Result};
 use crate::memtable::MemTable;
+use crate::reads::{Reach, Reads};
 use crate::scan::ScanBounds;
 use crate::tree::Level;
 use leeward_format::cluster::Addressing;

@@ -1,11 +1,11 @@
 //! A region's readable state without logs and manifest, and a model that keeps every version: what the tests of reads,
 //! scans and compactions share.
 
-use crate::compaction::{Accounts, Compaction, CompactionDone, Lane, Logs, Picker, Step};
+use crate::compaction::{Compaction, CompactionDone, Lane, Logs, Picker, Step};
 use crate::log::{Fetched, Values, Wanted};
-use crate::version::reads::ValueLog;
+use crate::reads::ValueLog;
 use crate::version::*;
-use crate::volume::{Volume, VolumeOptions};
+use crate::volume::{Accounts, Volume, VolumeOptions};
 use leeward_format::cluster::{Addressing, CompactionMode, Placement, TableOptions};
 use leeward_format::manifest::{LevelState, LogExtent, SegmentKind};
 use leeward_format::packed::{Codec, Compression};
@@ -267,8 +267,8 @@ impl Store {
             self.runs.get_mut(id).expect("a live run").live_bytes -= dead;
         }
         let retired = self.runs.extract_if(.., |_, run| run.live_bytes == 0).map(|(_, run)| run.segment).collect();
-        let renewed = self.version.renew(&done);
-        self.version = Arc::new(self.version.install(&done, renewed, retired));
+        let renewed = self.version.renew(&done.change());
+        self.version = Arc::new(self.version.install(&done.change(), renewed, retired));
         done.claim.release();
         self.check_levels();
         self.check_runs();

@@ -76,7 +76,7 @@ impl InFlight {
         let Some(peer) = self.peers.get_mut(&server) else { return };
         peer.bytes -= bytes;
         if let Some(result) = result {
-            let found = crate::commands::result_bytes(result) as u64;
+            let found = crate::client_memory::result_bytes(result) as u64;
             peer.largest = (peer.largest - peer.largest / 64).max(found).max(LEAST_ANSWER_BYTES);
         }
     }
@@ -103,7 +103,7 @@ impl InFlight {
 
     /// Whether there is no memory for `result`, which is charged already.
     pub(super) fn lacks_memory_for(&self, result: &OpResult) -> bool {
-        self.memory.is_overdrawn() && crate::commands::result_bytes(result) > SMALL_BYTES
+        self.memory.is_overdrawn() && crate::client_memory::result_bytes(result) > SMALL_BYTES
     }
 
     /// Servers for which operations wait that can be sent now.

@@ -1,0 +1,142 @@
+//! Floors inside crates: which module of a crate may use which. The table "Floors inside crates" of `docs/design/source.md` lists
+//! the modules at the root of a crate, the lowest first. A module uses only those before it, so there are no circles. Arrows up
+//! that are not opened yet are in the table too; it has none that there is not.
+//!
+//! Tests are exempt. Pure.
+
+use super::imports::{SOURCE_MAP, names, rows};
+use super::source::{code_only, without_tests};
+use super::{Repository, Violation};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The first column of the table.
+const HEADING: &str = "inside crate";
+
+/// The floors of a crate.
+struct Floors {
+    name: String,
+    /// Its modules, the lowest first.
+    modules: Vec<String>,
+    /// Arrows up that are left: from a module to one above it.
+    left: BTreeSet<(String, String)>,
+}
+
+impl Floors {
+    /// From a row of the table; in its last cell an arrow is a pair of names.
+    fn of(row: &[&str]) -> Option<Floors> {
+        let left = names(row.get(2)?);
+        let left = left.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+        Some(Floors { name: names(row.first()?).into_iter().next()?, modules: names(row.get(1)?), left })
+    }
+
+    fn floor(&self, module: &str) -> Option<usize> {
+        self.modules.iter().position(|known| known == module)
+    }
+}
+
+pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
+    for row in rows(repository.text(SOURCE_MAP), HEADING) {
+        match Floors::of(&row) {
+            Some(floors) => check_crate(repository, &floors, violations),
+            None => violations.push(in_map(format!("a row of the table of floors has no crate: {row:?}"))),
+        }
+    }
+}
+
+fn in_map(what: String) -> Violation {
+    Violation { file: SOURCE_MAP.into(), line: 0, what }
+}
+
+fn check_crate(repository: &Repository, floors: &Floors, violations: &mut Vec<Violation>) {
+    let source = Path::new("crates").join(&floors.name).join("src");
+    let (mut found, mut up) = (BTreeSet::new(), BTreeSet::new());
+    for (file, text) in repository.with_extension("rs") {
+        let Some(module) = file.strip_prefix(&source).ok().and_then(root_module).filter(|_| !is_test(file)) else {
+            continue;
+        };
+        found.insert(module.clone());
+        let Some(floor) = floors.floor(&module) else { continue };
+        for (line, used) in uses(&without_tests(&code_only(text))) {
+            let above = floors.floor(&used).is_some_and(|other| other > floor);
+            if above && !floors.left.contains(&(module.clone(), used.clone())) {
+                let what =
+                    format!("`{module}` uses `{used}`, which is above it: see the table of floors in {SOURCE_MAP}");
+                violations.push(Violation { file: file.into(), line, what });
+            }
+            if above {
+                up.insert((module.clone(), used));
+            }
+        }
+    }
+    let name = &floors.name;
+    for module in found.iter().filter(|module| floors.floor(module).is_none()) {
+        violations.push(in_map(format!("module `{module}` of {name} is on no floor: add it to the table of floors")));
+    }
+    for module in floors.modules.iter().filter(|module| !found.contains(*module)) {
+        violations.push(in_map(format!("{name} has no module `{module}`, which is in the table of floors")));
+    }
+    for (from, to) in floors.left.difference(&up) {
+        violations
+            .push(in_map(format!("{name}: `{from}` does not use `{to}` any more: take the arrow out of the table")));
+    }
+}
+
+/// The module at the root of the crate that a file of `src` belongs to; `None` for the root itself.
+fn root_module(file: &Path) -> Option<String> {
+    let first = Path::new(file.iter().next()?).file_stem()?.to_str()?;
+    (!matches!(first, "lib" | "main")).then(|| first.to_owned())
+}
+
+fn is_test(file: &Path) -> bool {
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    stem == "tests" || stem.ends_with("_tests") || file.iter().any(|folder| folder == "tests")
+}
+
+/// The names after `crate::` in `code`, alone or in braces, each with its line.
+fn uses(code: &str) -> Vec<(usize, String)> {
+    const PREFIX: &str = "crate::";
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices(PREFIX) {
+        let is_whole = !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':');
+        let line = 1 + code[..at].matches('\n').count();
+        let rest = &code[at + PREFIX.len()..];
+        let listed = match rest.strip_prefix('{') {
+            _ if !is_whole => Vec::new(),
+            Some(group) => outermost(group),
+            None => vec![rest],
+        };
+        found.extend(listed.into_iter().map(|text| (line, word(text))).filter(|(_, name)| !name.is_empty()));
+    }
+    found
+}
+
+/// The parts of a group of imports between its outermost commas, up to its end.
+fn outermost(group: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
+    for (at, letter) in group.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                parts.push(&group[start..at]);
+                return parts;
+            }
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&group[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts
+}
+
+/// The identifier at the start of `text`.
+fn word(text: &str) -> String {
+    text.trim_start().chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
+}
+
+#[cfg(test)]
+#[path = "floors_tests.rs"]
+mod tests;
