@@ -73,7 +73,7 @@
 //!   one.
 //! - There is one space of keys. A program that needs more puts a prefix before its keys, or opens more stores.
 //! - A snapshot does not survive a restart; a checkpoint does.
-//! - Nothing is encrypted.
+//! - Nothing is encrypted without keys: see [`VolumeOptions::encryption`].
 //! - The format may change before version 1.0. A store of another version is refused with [`Error::OtherVersion`].
 //!
 //! [`Arc`]: std::sync::Arc

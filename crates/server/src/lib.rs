@@ -19,13 +19,19 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+mod channel;
 pub mod client_memory;
 pub mod commands;
 pub mod config;
+mod cpu_accounting;
+mod descriptors;
+mod dying;
+mod figures;
 pub mod metrics;
 pub mod native;
 pub mod node;
 mod numbered;
+mod passwords;
 mod places;
 pub mod protocol_session;
 pub mod quota;

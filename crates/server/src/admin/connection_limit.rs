@@ -7,7 +7,7 @@
 //! connections are kept ([`Reserve`]), so the port answers also when the process has no others. Used on the admin
 //! thread.
 
-use crate::runtime::descriptors::Reserve;
+use crate::descriptors::Reserve;
 use axum::serve::Listener;
 use leeward_security::tls::NodeTls;
 use std::future::poll_fn;

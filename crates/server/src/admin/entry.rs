@@ -4,7 +4,7 @@
 
 use super::connection_limit::AdminSession;
 use super::host::Hosts;
-use crate::runtime::passwords::Passwords;
+use crate::passwords::Passwords;
 use crate::users::identity::PROTECTED;
 use crate::users::{Answer, Question, Work};
 use axum::extract::connect_info::Connected;

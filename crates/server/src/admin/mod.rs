@@ -18,14 +18,15 @@
 mod connection_limit;
 mod entry;
 mod exposition;
-mod figures;
 mod host;
 mod page;
 mod view;
 
+use crate::channel::{Doorbell, Event};
+use crate::cpu_accounting::CpuAccounting;
+pub use crate::figures::Snapshot;
+use crate::figures::{Figures, Heartbeat};
 use crate::metrics::Metrics;
-use crate::runtime::channel::{Doorbell, Event};
-use crate::runtime::cpu_accounting::CpuAccounting;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
@@ -35,8 +36,6 @@ use connection_limit::ConnectionLimit;
 pub(crate) use connection_limit::MOST_SESSIONS as RESERVED_FILES;
 pub(crate) use entry::Door;
 use exposition::Format;
-pub use figures::Snapshot;
-pub(crate) use figures::{Figures, Heartbeat};
 pub(crate) use host::Hosts;
 use leeward_platform::{BootClock, Clock, Nanos};
 use leeward_security::tls::NodeTls;

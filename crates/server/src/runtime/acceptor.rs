@@ -2,7 +2,7 @@
 //! descriptors run out, connections are accepted with those of a [`Reserve`].
 
 use super::connection::Kind;
-use super::descriptors::Reserve;
+use crate::descriptors::Reserve;
 use crate::places::RESERVED_FILES;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};

@@ -10,10 +10,8 @@
 //! bytes. One that has more than its share of a turn is read again in the next turn, without a poll that sleeps.
 
 use super::acceptor::{Accepted, Acceptor};
-use super::channel::Events;
 use super::connection::{Connection, Kind, channel};
 use super::connections::{Connections, Limits, report_dropped};
-use super::cpu_accounting::CpuAccounting;
 use super::departure::Departure;
 use super::driver::Driver;
 use super::gathering::Gathering;
@@ -22,7 +20,9 @@ use super::ringing::Ringing;
 use super::shortage::Shortage;
 use super::turn::Backlog;
 use super::visitors::Visitors;
-use crate::admin::Heartbeat;
+use crate::channel::Events;
+use crate::cpu_accounting::CpuAccounting;
+use crate::figures::Heartbeat;
 use crate::metrics::{self, Dropped, Metrics};
 use crate::node::Input;
 use crate::protocol_session::{ProtocolSession, Submission};

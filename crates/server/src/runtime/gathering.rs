@@ -3,8 +3,8 @@
 //!
 //! Belongs to the event loop's thread.
 
-use crate::admin::Figures;
 use crate::commands::figures_last;
+use crate::figures::Figures;
 use crate::node::Node;
 use leeward_format::RegionId;
 use leeward_format::status::RegionStatus;

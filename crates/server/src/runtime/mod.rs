@@ -14,16 +14,12 @@
 //! groups, and serve no client. Other nodes take over from one that dies.
 
 mod acceptor;
-pub(crate) mod channel;
 mod connection;
 mod connections;
-pub(crate) mod cpu_accounting;
 mod departure;
-pub(crate) mod descriptors;
 mod driver;
 mod event_loop;
 mod gathering;
-pub(crate) mod passwords;
 mod pool;
 mod ready_list;
 mod ringing;
@@ -34,17 +30,19 @@ mod visitors;
 
 use crate::NodeConfig;
 use crate::admin::{self, Admin, Asking, Door, Hosts};
+use crate::channel::{Doorbell, Event, event_channel};
 use crate::client_memory::ClientMemory;
 use crate::commands::{Cursors, Facts, Shared};
 use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
+use crate::cpu_accounting::{CpuAccounting, SAMPLED_THREAD};
+use crate::dying::{die, die_of_panic};
 use crate::metrics::Metrics;
 use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
+use crate::passwords::{PasswordThread, Passwords};
 use crate::places::RESERVED_FILES;
 use crate::rings::{Mailbox, RingFabric, RingLimits, Rings};
 use crate::users::{Audit, Gate};
-use channel::{Doorbell, Event, event_channel};
 use connections::Limits;
-use cpu_accounting::{CpuAccounting, SAMPLED_THREAD};
 use driver::Driver;
 use event_loop::{EventLoop, Parts, WAKER};
 use leeward_cluster::zookeeper::{self, Credentials};
@@ -57,13 +55,11 @@ use leeward_platform::disk::DiskLock;
 use leeward_platform::disk::private;
 use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_security::tls::NodeTls;
-use passwords::{PasswordThread, Passwords};
 use pool::Pool;
 use ringing::Ringing;
 use secrecy::Secrecy;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -548,18 +544,6 @@ fn run(event_loop: EventLoop, cpu_accounting: &CpuAccounting) {
     if let Err(error) = event_loop.run(cpu_accounting) {
         panic!("the poll fails, which a machine in order never does: {error}");
     }
-}
-
-/// Runs `work`. A panic in it, which was printed already, ends the process.
-fn die_of_panic(what: &str, work: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(work)).is_err() {
-        die(what);
-    }
-}
-
-fn die(what: &str) -> ! {
-    tracing::error!("{what} panicked, which is a bug; the node ends so that another can take over");
-    std::process::abort();
 }
 
 /// Held by a thread that other code started: a panic of the thread ends the process.

@@ -1,8 +1,8 @@
 //! The threads that touch the device: they run the node's jobs and send back the results.
 
-use super::channel::{Doorbell, Event};
-use super::cpu_accounting::CpuAccounting;
-use super::die_of_panic;
+use crate::channel::{Doorbell, Event};
+use crate::cpu_accounting::CpuAccounting;
+use crate::dying::die_of_panic;
 use crate::node::{Job, JobClass};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;

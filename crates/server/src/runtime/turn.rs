@@ -6,9 +6,9 @@
 //! handled twice a turn, wait no longer than that. Clients share their slices by `shares.rs`. Operations that other nodes
 //! forward have a slice of their own, and wait behind all other messages of those nodes.
 
-use super::channel::Event;
 use super::connections::report_dropped;
 use super::event_loop::EventLoop;
+use crate::channel::Event;
 use crate::node::Input;
 use crate::node::peers::link::frames_in;
 use crate::protocol_session::Submission;

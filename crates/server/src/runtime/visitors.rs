@@ -1,10 +1,10 @@
 //! The event loop's part in [users](crate::users): it hands questions about passwords to the password thread, and their
 //! answers to the sessions; and it ends connections whose users are gone.
 
-use super::channel::{Doorbell, Event};
 use super::event_loop::EventLoop;
-use super::passwords::PasswordThread;
 use super::secrecy::Secrecy;
+use crate::channel::{Doorbell, Event};
+use crate::passwords::PasswordThread;
 use crate::quota::Quota;
 use crate::users::Answer;
 use leeward_platform::Nanos;

@@ -1,5 +1,5 @@
 //! Passwords that wait to be checked, and what failed tries cost, as a state machine: `(now, event) -> what to do`. The
-//! password thread (`runtime/passwords.rs`) drives it.
+//! password thread (`passwords.rs`) drives it.
 //!
 //! - A user and a password are a *pair*. All tries of one pair that wait together are one group, and one check answers
 //!   them. So thousands of clients of a user that connect at the same time cost one check.

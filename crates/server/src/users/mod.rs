@@ -8,7 +8,7 @@
 //! | `audit` | what operators asked for, changes of users, and failed tries: a log of its own |
 //!
 //! A session asks its `Identity` before each command and each operation. A password is checked on another thread
-//! (`runtime/passwords.rs`): the session puts a `Question` into the `Gate`, waits, and gets an `Answer`.
+//! (`passwords.rs`): the session puts a `Question` into the `Gate`, waits, and gets an `Answer`.
 //!
 //! Invariants: users that are not known yet let nobody in; one decision,
 //! [`CompiledUser::may`](leeward_format::user::CompiledUser::may), is behind each operation of each protocol. All but `audit` and

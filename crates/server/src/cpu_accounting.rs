@@ -25,7 +25,7 @@ mod tests;
 /// The event loop measures one turn in so many.
 const SAMPLED: u64 = 32;
 /// The thread of the event loop.
-pub(super) const SAMPLED_THREAD: &str = "node";
+pub(crate) const SAMPLED_THREAD: &str = "node";
 /// Threads that only stand in for network cards, by the beginnings of their names. They carry log records, and also
 /// segments that are shipped over TCP, which cannot be told apart.
 const CARRIERS: [(&str, Account); 4] = [
@@ -83,12 +83,12 @@ struct Thread {
 
 impl CpuAccounting {
     /// Measures this thread, beginning at `account`, until the result is dropped.
-    pub(super) fn measure(&self, account: Account) -> Measured {
+    pub(crate) fn measure(&self, account: Account) -> Measured {
         self.ledger.open(account, How::Whole)
     }
 
     /// Measures turn number `turn` of the event loop, which is this thread, if the turn is in the sample.
-    pub(super) fn sample(&self, turn: u64, account: Account) -> Measured {
+    pub(crate) fn sample(&self, turn: u64, account: Account) -> Measured {
         self.ledger.open(account, if turn.is_multiple_of(SAMPLED) { How::Sampled } else { How::Not })
     }
 

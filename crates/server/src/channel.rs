@@ -1,6 +1,6 @@
 //! The way from other threads to the event loop: a channel, and a waker that is rung once per batch.
 
-use crate::admin::Figures;
+use crate::figures::Figures;
 use crate::node::JobDone;
 use crate::users::Answer;
 use leeward_cluster::CoordinatorEvent;
@@ -36,7 +36,7 @@ pub(crate) enum Event {
 
 impl Event {
     /// The subject of a message of another node; `None` for other events.
-    pub(super) fn subject(&self) -> Option<Subject> {
+    pub(crate) fn subject(&self) -> Option<Subject> {
         match self {
             Event::Link(_, LinkEvent::Message(bytes)) => Some(Control::subject(bytes)),
             _ => None,
@@ -44,12 +44,12 @@ impl Event {
     }
 
     /// Whether a one-sided write has ended.
-    pub(super) fn is_completion(&self) -> bool {
+    pub(crate) fn is_completion(&self) -> bool {
         matches!(self, Event::Link(_, LinkEvent::Completed { .. } | LinkEvent::Refused { .. }))
     }
 
     /// The account of the CPU time that handling it takes.
-    pub(super) fn account(&self) -> Account {
+    pub(crate) fn account(&self) -> Account {
         match self {
             Event::Link(_, LinkEvent::Completed { .. } | LinkEvent::Refused { .. }) => Activity::Mirroring.of_primary(),
             Event::Link(..) => Activity::Mirroring.of_node(),

@@ -39,7 +39,7 @@ impl Figures {
     }
 
     /// The figures, with regions by table and first key, and with `cpu`. The first call sorts and copies them.
-    pub(super) fn snapshot(&self, cpu: impl FnOnce() -> CpuStatus) -> &Snapshot {
+    pub(crate) fn snapshot(&self, cpu: impl FnOnce() -> CpuStatus) -> &Snapshot {
         self.snapshot.get_or_init(|| {
             let (mut status, map) = self.parts.lock().take().expect("one caller takes them");
             status.cpu = Some(cpu());
@@ -60,7 +60,7 @@ impl Heartbeat {
     }
 
     /// How long ago the last turn began.
-    pub(super) fn age(&self) -> Nanos {
+    pub(crate) fn age(&self) -> Nanos {
         BootClock.now().since(Nanos(self.0.load(Ordering::Relaxed)))
     }
 }

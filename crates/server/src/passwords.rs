@@ -4,7 +4,7 @@
 //! that it gave, on this thread, or at once on the caller's. Dropping the handle ends the thread. Questions that wait then
 //! get no answer.
 
-use super::die_of_panic;
+use crate::dying::die_of_panic;
 use crate::metrics::Metrics;
 use crate::users::checks::{Checks, Taken, Task};
 use crate::users::{Answer, Audit, Draft, Question, Work, audit};
@@ -29,7 +29,7 @@ const LOWEST_PRIORITY: i32 = 19;
 pub(crate) struct Passwords(Arc<Shared>);
 
 /// The running thread.
-pub(super) struct PasswordThread {
+pub(crate) struct PasswordThread {
     passwords: Passwords,
     thread: Option<JoinHandle<()>>,
 }
@@ -49,7 +49,7 @@ struct State {
 }
 
 impl PasswordThread {
-    pub(super) fn start(audit: Audit, metrics: Arc<Metrics>) -> io::Result<PasswordThread> {
+    pub(crate) fn start(audit: Audit, metrics: Arc<Metrics>) -> io::Result<PasswordThread> {
         let checks = Checks::new(MemoryKey::generate());
         let passwords = Passwords(Arc::new(Shared {
             state: Mutex::new(State { checks, is_closed: false }),
@@ -64,7 +64,7 @@ impl PasswordThread {
         Ok(PasswordThread { passwords, thread: Some(thread) })
     }
 
-    pub(super) fn passwords(&self) -> &Passwords {
+    pub(crate) fn passwords(&self) -> &Passwords {
         &self.passwords
     }
 }
@@ -96,7 +96,7 @@ impl Passwords {
     }
 
     /// These are the users from now on.
-    pub(super) fn set_users(&self, users: Arc<Users>) {
+    pub(crate) fn set_users(&self, users: Arc<Users>) {
         self.0.users.store(users);
     }
 }
