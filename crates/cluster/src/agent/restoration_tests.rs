@@ -166,6 +166,28 @@ fn a_master_decides_nothing_until_all_servers_have_registered_since_the_restorat
     assert_eq!(written::<GroupConfig>(&op, REGION).primary, Some(member(2, 1)));
 }
 
+/// Servers add what they know one after the other. The tree has registrations of its own time: one of a server that is not back
+/// yet may be among them.
+#[test]
+fn a_region_that_a_server_has_restored_from_its_copy_waits_until_the_tree_is_confirmed() {
+    let mut fixture = master_that_has_not_heard_server_2();
+    let region_of = |fixture: &Fixture| {
+        let op = fixture.asked.iter().find(|(_, op)| matches!(op, CoordinatorOp::Set { path, .. } if path == REGION));
+        op.map(|(_, op)| written::<GroupConfig>(op, REGION).primary)
+    };
+    let newer = GroupConfig { epoch: Epoch(6), ..only_copies() };
+    fixture.change(REGION, Some(encode_value(&newer)));
+    fixture.change("/leeward/server/2", with_copy(2, 1, 2, CopyFound::WHOLE.0));
+    fixture.pass_a_second();
+    assert_eq!(region_of(&fixture), None, "a third server may have a better copy");
+    assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
+    fixture.change(CLUSTER, restored(2));
+    fixture.change(SERVER, Some(encode_value(&ServerInfo::of(fixture.me()))));
+    fixture.change("/leeward/server/2", with_copy(2, 1, 2, CopyFound::WHOLE.0));
+    fixture.pass_a_second();
+    assert_eq!(region_of(&fixture), Some(Some(member(2, 1))));
+}
+
 /// Runs only where bugs can be planted. It breaks the rule: the region goes to the server that has a part of it.
 #[cfg(feature = "planted-bugs")]
 #[test]

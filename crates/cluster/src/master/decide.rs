@@ -193,7 +193,8 @@ impl Group<'_> {
         let rank = |member| if is_given_up { self.sound_copy_of(member) } else { Some(self.copy_of(member)) };
         let best = self.view.servers().map(|info| rank(info.member)).max()?;
         let fresh = self.view.servers().all(|info| self.copy_of(info.member) == NO_COPY);
-        if assign == Assign::No || (assign == Assign::Fresh && !fresh) {
+        let is_unconfirmed = !fresh && self.view.is_unconfirmed(self.config);
+        if assign == Assign::No || (assign == Assign::Fresh && !fresh) || is_unconfirmed {
             return None;
         }
         let candidates = self.view.servers().map(|info| info.member).filter(|member| rank(*member) == best);

@@ -19,8 +19,8 @@
 
 use crate::CoordinatorEvent;
 use leeward_format::cluster::{
-    ClusterPath, Contradiction, GroupConfig, Intent, Member, Plan, RegionNumbers, ServerInfo, TableOptions,
-    TreeIdentity, decode_value,
+    ClusterPath, Contradiction, DesiredState, GroupConfig, Intent, Member, Plan, RegionNumbers, ServerInfo,
+    TableOptions, TreeIdentity, decode_value,
 };
 use leeward_format::coordinator::Change;
 use leeward_format::routing::Routing;
@@ -263,6 +263,15 @@ impl View {
     pub(crate) fn unheard(&self) -> Option<ServerId> {
         let mut servers = self.servers().map(|info| info.member.server);
         servers.find(|server| self.current.is_unheard(*server)).filter(|_| !planted(Bug::DecideUnheard))
+    }
+    /// Whether a server has restored the region of `config` from its copy, and no operator has said since that the tree is
+    /// complete: others may have better copies, and what the tree tells of their servers may be as old as the tree.
+    pub(crate) fn is_unconfirmed(&self, config: &GroupConfig) -> bool {
+        let is_of_copy = config.primary.is_none() && config.term == Epoch(0) && config.epoch > Epoch(0);
+        let confirmed = self.version_of(&ClusterPath::Cluster);
+        is_of_copy
+            && config.desired == DesiredState::default()
+            && self.version_of(&ClusterPath::Region(config.region)) > confirmed
     }
     /// Whether nothing is to be decided about a region, because a live server knows more of it, or may.
     pub(crate) fn is_contradicted(&self, region: RegionId) -> bool {
