@@ -1,6 +1,7 @@
 //! Restores a coordinator's tree that was lost, or put back to an older state, from what this server knows: an operator asks each
-//! server in turn to add that, and then each in turn to confirm, which it does if it refuses the tree still. The operations are
-//! those of the [view](crate::View); here they are sent, as many at once as a coordinator accepts, until the tree has everything.
+//! server in turn to add that, and then each in turn to confirm, which it does if it refuses the tree still, or a region waits for
+//! that. The operations are those of the [view](crate::View); here they are sent, as many at once as a coordinator accepts, until
+//! the tree has everything.
 //!
 //! While its tree is refused a server registers all the same, with its copies: so a server that knows less, and takes the tree
 //! for the newest, does not decide about regions of which this one has newer copies.
@@ -66,7 +67,8 @@ impl Agent {
     fn next_restoring(&self, restoration: &Restoration) -> Result<(bool, CoordinatorOp), String> {
         let mut ops = self.view.restore_ops()?;
         if ops.is_empty() {
-            let confirms = restoration.confirms && self.view.refusal().is_some();
+            let is_wanted = self.view.refusal().is_some() || self.view.has_unconfirmed();
+            let confirms = restoration.confirms && is_wanted;
             return Ok((true, if confirms { self.view.confirm_op()? } else { self.register_again()? }));
         }
         ops.truncate(chunk(&ops));

@@ -181,6 +181,11 @@ fn a_region_that_a_server_has_restored_from_its_copy_waits_until_the_tree_is_con
     fixture.pass_a_second();
     assert_eq!(region_of(&fixture), None, "a third server may have a better copy");
     assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
+    // A server that takes the tree confirms it, too: the one that restored the region may not be back.
+    restore(&mut fixture, true);
+    let (_, op) = fixture.asked.pop().expect("it confirms");
+    let CoordinatorOp::All(ops) = &op else { panic!("{op:?}") };
+    assert_eq!(written::<TreeIdentity>(&ops[0], CLUSTER).generation, 2);
     fixture.change(CLUSTER, restored(2));
     fixture.change(SERVER, Some(encode_value(&ServerInfo::of(fixture.me()))));
     fixture.change("/leeward/server/2", with_copy(2, 1, 2, CopyFound::WHOLE.0));

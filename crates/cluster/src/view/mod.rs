@@ -273,6 +273,10 @@ impl View {
             && config.desired == DesiredState::default()
             && self.version_of(&ClusterPath::Region(config.region)) > confirmed
     }
+    /// Whether a region of the tree that is shown waits for that.
+    pub(crate) fn has_unconfirmed(&self) -> bool {
+        self.regions().any(|config| self.is_unconfirmed(config))
+    }
     /// Whether nothing is to be decided about a region, because a live server knows more of it, or may.
     pub(crate) fn is_contradicted(&self, region: RegionId) -> bool {
         let is_contradicted = |config| self.contradiction(config).is_some();
