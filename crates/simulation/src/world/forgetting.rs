@@ -43,6 +43,8 @@ pub(super) struct Forgetting {
     asked: Vec<Token>,
     asked_at: Nanos,
     confirms: bool,
+    /// The operator has begun to have the tree restored, and it was not confirmed since: what was interrupted is repeated.
+    is_begun: bool,
 }
 
 impl World {
@@ -127,11 +129,12 @@ impl World {
         let is_refused = reasons.any(|why| why.contains("refuses what the coordinator says"));
         let are_joined =
             statuses.iter().all(|status| status.as_ref().is_some_and(|s| s.not_joined.is_none() && s.coordinator_up));
-        if all_run && are_joined && self.now.since(self.forgetting.forgot_at) > NOTICED {
+        let is_noticed = self.now.since(self.forgetting.forgot_at) > NOTICED;
+        if all_run && are_joined && is_noticed && !self.forgetting.is_begun {
             self.forgetting.is_restoring = false;
             return;
         }
-        if self.is_answered() && all_run && is_refused {
+        if self.is_answered() && all_run && (is_refused || self.forgetting.is_begun) {
             self.restore();
         }
     }
@@ -151,14 +154,16 @@ impl World {
         for answer in answers.iter().filter(|answer| !matches!(answer, Some(OpResult::Done))) {
             tracing::info!(?answer, "the restoration does not succeed yet");
         }
-        self.forgetting.confirms = was_asked && are_done && !self.forgetting.confirms;
+        let is_done = was_asked && are_done;
+        self.forgetting.is_begun &= !(is_done && self.forgetting.confirms);
+        self.forgetting.confirms = is_done && !self.forgetting.confirms;
         true
     }
 
     /// Asks each node to add what it knows; once all have done so, each to confirm.
     fn restore(&mut self) {
         let confirms = self.forgetting.confirms;
-        self.forgetting.asked_at = self.now;
+        (self.forgetting.asked_at, self.forgetting.is_begun) = (self.now, true);
         for node in self.nodes() {
             let token = self.question(node, Op::RestoreTree { confirms });
             self.forgetting.asked.push(token);
