@@ -1,5 +1,5 @@
 //! `leeward restore-coordinator`: each node adds to the coordinator's tree what it knows. Then each confirms that the tree is
-//! complete, if it refuses it still.
+//! complete, if it refuses it still, or a region waits for that.
 
 use crate::Outcome;
 use crate::args::RestoreCoordinatorArgs;

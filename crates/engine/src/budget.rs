@@ -70,11 +70,12 @@ const KEPT_SHARE: u64 = 32;
 /// block is dear, and a budget below 16 MiB is only for tests.
 const IDLE_SHARE: u64 = 16;
 const IDLE_BYTES: u64 = 1 << 20;
+
 /// The reserved bytes of a budget.
 pub(crate) struct MemoryAccounts {
-    pub(crate) budget: u64,
+    budget: u64,
     /// Source of large blocks.
-    pub(crate) pool: Arc<Pool>,
+    pool: Arc<Pool>,
     pub(crate) taken: AtomicU64,
     pub(crate) by_purpose: [AtomicU64; PURPOSES],
 }

@@ -21,7 +21,8 @@ const MOST_ATTEMPTS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct Restoration {
     id: ProposalId,
-    /// Once this server has added what it knows, the tree is complete: it confirms that, if it refuses the tree.
+    /// Once this server has added what it knows, the tree is complete: it confirms that, if it refuses the tree or a region waits
+    /// for it.
     confirms: bool,
     /// The operation under way is the confirmation.
     is_last: bool,
@@ -31,8 +32,9 @@ pub(super) struct Restoration {
 }
 
 impl Agent {
-    /// Adds to the coordinator's tree what this server knows and the tree lacks. `confirms`: if this server refuses the tree,
-    /// every server is to compare it anew with what it knows, and to take part in the cluster again if it lacks nothing.
+    /// Adds to the coordinator's tree what this server knows and the tree lacks. `confirms`: if this server refuses the tree, or a
+    /// region waits for it, every server is to compare it anew with what it knows, and to take part in the cluster again if it
+    /// lacks nothing.
     ///
     /// # Errors
     /// The coordinator cannot be reached.

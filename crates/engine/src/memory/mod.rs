@@ -104,7 +104,7 @@ impl Memory {
     pub fn stats(&self) -> MemoryStats {
         let of = |purpose| self.accounts.of(purpose);
         MemoryStats {
-            budget: self.accounts.budget,
+            budget: self.accounts.budget(),
             cache: self.cache.bytes(),
             l0s: of(Purpose::L0s),
             compactions: of(Purpose::Compactions),
@@ -142,7 +142,7 @@ impl Memory {
 
     /// Bytes that a purpose should have at most.
     pub fn share(&self, purpose: Purpose) -> u64 {
-        let budget = self.accounts.budget;
+        let budget = self.accounts.budget();
         match purpose {
             Purpose::L0s => budget / 10 * 3,
             Purpose::Compactions | Purpose::Mirrors | Purpose::Clients | Purpose::HashIndexes => budget / 4,
@@ -165,7 +165,7 @@ impl Memory {
     /// Size of one of several buffers that a compaction or scan reads into: `most` if the budget is large.
     pub(crate) fn piece(&self, most: usize) -> usize {
         const LEAST: usize = 32 << 10;
-        usize::try_from(self.accounts.budget / 64).unwrap_or(usize::MAX).clamp(LEAST, most.max(LEAST))
+        usize::try_from(self.accounts.budget() / 64).unwrap_or(usize::MAX).clamp(LEAST, most.max(LEAST))
     }
 
     /// Memory for a new active L0.
@@ -185,7 +185,7 @@ impl Memory {
 
     /// Asks all L0s of the round to freeze if it is at its end.
     fn end_round(&self) {
-        if self.regions.round.load(Relaxed) < self.accounts.budget / ROUND_SHARE {
+        if self.regions.round.load(Relaxed) < self.accounts.budget() / ROUND_SHARE {
             return;
         }
         let active = self.regions.active.lock();

@@ -231,11 +231,12 @@ impl Region {
 
     /// Shows the new version to new readers.
     fn show(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) {
-        let renewed = self.view.load().version.renew(&done.change());
+        let change = done.change();
+        let renewed = self.view.load().version.renew(&change);
         // A writer that freezes an L0 waits for this lock.
         let mut frozen_logs = self.frozen_logs.lock();
         let view = self.view.load();
-        let version = Arc::new(view.version.install(&done.change(), renewed, retired));
+        let version = Arc::new(view.version.install(&change, renewed, retired));
         let floor = match done.edit.replay_from {
             Lsn(0) => view.floor,
             from => {

@@ -142,17 +142,6 @@ impl Replica {
         }
     }
 
-    /// A copy that was just split from `parent`.
-    pub(crate) fn split(
-        volume: &Arc<Volume>,
-        owner: Owner,
-        options: TableOptions,
-        position: (Epoch, Lsn),
-        parent: Parent,
-    ) -> Replica {
-        Replica { parent: Some(parent), ..Replica::new(volume, owner, options, position) }
-    }
-
     /// Id of the region.
     pub fn region(&self) -> RegionId {
         self.owner.region

@@ -59,6 +59,7 @@ impl Region {
     /// child too.
     pub fn split(&self, child: RegionId) -> Result<(Replica, SegmentId)> {
         let Child { owner, options, position, parent, below } = self.put_child(child)?;
-        Ok((Replica::split(self.volume(), owner, options, position, parent), below))
+        let copy = Replica::new(self.volume(), owner, options, position);
+        Ok((Replica { parent: Some(parent), ..copy }, below))
     }
 }

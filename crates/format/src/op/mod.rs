@@ -386,8 +386,9 @@ pub enum Op {
     /// receiving node knows and the tree lacks. Answers [`OpResult::Done`] once the coordinator has recorded it;
     /// [`OpError::Invalid`] if something else is in its place.
     RestoreTree {
-        /// Every node has added what it knows. If the receiving node refuses the tree still, all nodes compare the tree
-        /// anew with what they know, and those that find nothing lacking take part in the cluster again.
+        /// Every node has added what it knows. If the receiving node refuses the tree still, or a region that was
+        /// restored from a copy waits for it, all nodes compare the tree anew with what they know, and those that find
+        /// nothing lacking take part in the cluster again.
         confirms: bool,
     },
 }

@@ -5,6 +5,7 @@
 //! Tests are exempt. Pure.
 
 use super::imports::{SOURCE_MAP, names, rows};
+use super::rules::{is_test, line_of};
 use super::source::{code_only, without_tests};
 use super::{Repository, Violation};
 use std::collections::BTreeSet;
@@ -88,25 +89,21 @@ fn root_module(file: &Path) -> Option<String> {
     (!matches!(first, "lib" | "main")).then(|| first.to_owned())
 }
 
-fn is_test(file: &Path) -> bool {
-    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    stem == "tests" || stem.ends_with("_tests") || file.iter().any(|folder| folder == "tests")
-}
-
 /// The names after `crate::` in `code`, alone or in braces, each with its line.
 fn uses(code: &str) -> Vec<(usize, String)> {
     const PREFIX: &str = "crate::";
     let mut found = Vec::new();
     for (at, _) in code.match_indices(PREFIX) {
         let is_whole = !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':');
-        let line = 1 + code[..at].matches('\n').count();
         let rest = &code[at + PREFIX.len()..];
         let listed = match rest.strip_prefix('{') {
             _ if !is_whole => Vec::new(),
             Some(group) => outermost(group),
             None => vec![rest],
         };
-        found.extend(listed.into_iter().map(|text| (line, word(text))).filter(|(_, name)| !name.is_empty()));
+        found.extend(
+            listed.into_iter().map(|text| (line_of(code, at), word(text))).filter(|(_, name)| !name.is_empty()),
+        );
     }
     found
 }

@@ -177,7 +177,8 @@ fn each_word(text: &str, word: &str, mut found: impl FnMut(usize)) {
     }
 }
 
-fn line_of(text: &str, at: usize) -> usize {
+/// The line of an offset, from 1.
+pub(super) fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
