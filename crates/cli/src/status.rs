@@ -318,6 +318,9 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         if let Some(contradiction) = group.contradicted_by(&map.servers) {
             write!(text, "\n{}\n", contradiction.explain(group)).expect("writing to memory");
         }
+        if let Some(explained) = group.explain_restored() {
+            write!(text, "\n{explained}\n").expect("writing to memory");
+        }
     }
     for group in &map.regions {
         text += &plan(group, of_primary(group)).unwrap_or_default();

@@ -141,6 +141,7 @@ fn group() -> GroupConfig {
         },
         inherited_below: SegmentId(300),
         floor: Some(Floor { member: member(1), term: Epoch(4), lsn: Lsn(300) }),
+        restored_in: Some(5),
         table_id: crate::TableId(7),
         ..GroupConfig::unassigned(RegionId(1), "t")
     }
@@ -150,7 +151,7 @@ fn group() -> GroupConfig {
 fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
     let config = group();
     let golden = bytes(
-        "01 0174 07 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03  02  03  01 02 01 01 01 00 01 016d 06  ac02  01 01 08 09 04 ac02",
+        "01 0174 07 0161 00  05 04  01 01 08 09  01 02 08 09  01 03 08 09  01 04 08 09 03  02  03  01 02 01 01 01 00 01 016d 06  ac02  01 01 08 09 04 ac02  01 05",
     );
     assert_eq!(encode_value(&config), golden);
     assert_eq!(decode_value::<GroupConfig>("region", &golden).unwrap(), config);

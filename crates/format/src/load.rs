@@ -9,18 +9,24 @@ use serde::{Deserialize, Serialize};
 pub struct ServerLoad {
     /// Bytes of segments in use on its volume.
     pub used: u64,
-    /// Declared capacity of the volume in bytes; `None`: limited only by the device. No more than `used` if the volume takes
-    /// no writes: see [`ServerLoad::is_full`].
+    /// Declared capacity of the volume in bytes; `None`: limited only by the device.
     pub capacity: Option<u64>,
+    /// Whether its volume takes writes.
+    pub fullness: Fullness,
     /// The regions that it serves.
     pub regions: Vec<RegionLoad>,
 }
 
-impl ServerLoad {
-    /// Whether its volume takes no writes for lack of room.
-    pub fn is_full(&self) -> bool {
-        self.capacity.is_some_and(|capacity| capacity <= self.used)
-    }
+/// Whether a volume takes writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Fullness {
+    /// It takes writes.
+    #[default]
+    HasRoom,
+    /// It takes writes, and has refused some within the last minute for lack of room.
+    WasFull,
+    /// It takes no writes for lack of room.
+    Full,
 }
 
 /// The load of a region on its primary.

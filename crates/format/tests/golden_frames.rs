@@ -9,7 +9,7 @@ use leeward_format::cluster::{
 use leeward_format::control::{Control, SafeLsnOf, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::hash_index::Line;
-use leeward_format::load::{RegionLoad, ServerLoad};
+use leeward_format::load::{Fullness, RegionLoad, ServerLoad};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::op::{
     Condition, DigestInstant, ExpireIf, HashIndexAnswer, HashIndexQuestion, HashIndexState, Lifetime,
@@ -394,6 +394,7 @@ fn control_messages() {
         middle: Some(Bytes::from_static(b"m")),
         pair_bytes: 2000,
     };
-    let load = ServerLoad { used: 4 << 20, capacity: Some(64 << 20), regions: vec![region] };
+    let load =
+        ServerLoad { used: 4 << 20, capacity: Some(64 << 20), fullness: Fullness::WasFull, regions: vec![region] };
     check(FrameKind::Control, Control::Load(load), include_str!("golden/control-load.hex"));
 }

@@ -175,7 +175,7 @@ fn a_region_that_a_server_has_restored_from_its_copy_waits_until_the_tree_is_con
         let op = fixture.asked.iter().find(|(_, op)| matches!(op, CoordinatorOp::Set { path, .. } if path == REGION));
         op.map(|(_, op)| written::<GroupConfig>(op, REGION).primary)
     };
-    let newer = GroupConfig { epoch: Epoch(6), ..only_copies() };
+    let newer = GroupConfig { epoch: Epoch(6), restored_in: Some(1), ..only_copies() };
     fixture.change(REGION, Some(encode_value(&newer)));
     fixture.change("/leeward/server/2", with_copy(2, 1, 2, CopyFound::WHOLE.0));
     fixture.pass_a_second();
@@ -188,6 +188,8 @@ fn a_region_that_a_server_has_restored_from_its_copy_waits_until_the_tree_is_con
     assert_eq!(written::<TreeIdentity>(&ops[0], CLUSTER).generation, 2);
     fixture.change(CLUSTER, restored(2));
     fixture.change(SERVER, Some(encode_value(&ServerInfo::of(fixture.me()))));
+    // Seed 46547: what others write to it after that, like a request that is withdrawn, does not make it wait again.
+    fixture.change(REGION, Some(encode_value(&GroupConfig { epoch: Epoch(7), ..newer })));
     fixture.change("/leeward/server/2", with_copy(2, 1, 2, CopyFound::WHOLE.0));
     fixture.pass_a_second();
     assert_eq!(region_of(&fixture), Some(Some(member(2, 1))));

@@ -4,6 +4,7 @@ use super::*;
 use crate::CoordinatorOp;
 use crate::agent::tests::Fixture;
 use leeward_format::cluster::{ClusterPath, ServerInfo, TableOptions, decode_value, encode_value};
+use leeward_format::load::Fullness;
 use leeward_format::{Epoch, Incarnation, VolumeId};
 
 const MIB: u64 = 1 << 20;
@@ -65,7 +66,7 @@ fn report_sizes(fixture: &mut Fixture, size: impl Fn(RegionId) -> u64) {
             is_trimmed: true,
             ..RegionLoad::default()
         };
-        let load = ServerLoad { used: 0, capacity: None, regions: regions.map(of).collect() };
+        let load = ServerLoad { regions: regions.map(of).collect(), ..ServerLoad::default() };
         fixture.agent.record_load(fixture.now, ServerId(server), &load);
     }
 }
@@ -219,7 +220,7 @@ fn a_hand_over_that_is_not_done_is_cancelled() {
 fn report_full(fixture: &mut Fixture, full: &[u32]) {
     report(fixture);
     for server in full {
-        let load = ServerLoad { used: MIB, capacity: Some(MIB), regions: Vec::new() };
+        let load = ServerLoad { fullness: Fullness::Full, ..ServerLoad::default() };
         fixture.agent.record_load(fixture.now, ServerId(*server), &load);
     }
 }

@@ -18,7 +18,7 @@
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 
 use super::missing_volumes::{Found, NO_COPY, is_back, missing_volumes};
-use super::rooms::{Fit, Rooms};
+use super::rooms::{Fit, Room, Rooms};
 use super::spread::Distances;
 use crate::view::{View, merge_source_moved};
 use leeward_format::cluster::{CopyFound, GroupConfig, Intent, Member, Plan, PriorMember, TableOptions};
@@ -302,6 +302,7 @@ impl Group<'_> {
         let epoch = self.config.epoch.max(seen.unwrap_or_default()).next();
         let mut next = GroupConfig { epoch, term: epoch, primary: Some(primary), backups, ..self.config.clone() };
         (next.prior_members, next.recovery_quorum, next.relinquished_term) = (Vec::new(), 0, Epoch(0));
+        next.restored_in = None;
         next.desired.primary.take_if(|requested| *requested == primary.server);
         let in_sync: BTreeSet<ServerId> = next.in_sync().map(|member| member.server).collect();
         next.learners.retain(|member| self.view.is_live(*member) && !in_sync.contains(&member.server));
@@ -347,15 +348,21 @@ impl Group<'_> {
     }
 
     /// Learners on full servers leave the group where servers with room can take their places. The target of a move stays.
+    /// While a group is too small for writes, a server that has room again is good enough, although it may fill up again.
     fn make_place(&self, next: &mut GroupConfig) {
         if next.desired.leaving.is_some() || !next.learners.iter().any(|learner| self.rooms.is_full(*learner)) {
             return;
         }
-        let mut with_room = self.outside(next).into_iter().filter(|member| self.fit(*member) == Fit::Room).count();
+        let lacks_members = !self.table.takes_writes(next);
+        let mut fits: Vec<Fit> = self.outside(next).into_iter().map(|member| self.fit(member)).collect();
         next.learners.retain(|learner| {
-            let leaves = with_room > 0 && self.rooms.is_full(*learner);
-            with_room -= usize::from(leaves);
-            !leaves
+            let worst = match self.rooms.of(*learner) {
+                Some(Room::Full) if lacks_members => Fit::WasFull,
+                Some(Room::Full | Room::WasFull) => Fit::Room,
+                _ => return true,
+            };
+            let place = fits.iter().position(|fit| *fit <= worst);
+            place.map(|place| fits.swap_remove(place)).is_none()
         });
     }
 

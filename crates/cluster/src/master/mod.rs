@@ -85,6 +85,8 @@ pub(crate) struct Master {
     reported: BTreeMap<RegionId, Vec<MissingVolume>>,
     /// The regions about which nothing is decided, as last reported to the operator.
     contradicted: BTreeMap<RegionId, Contradiction>,
+    /// The regions that wait for a restoration to end.
+    unconfirmed: BTreeSet<RegionId>,
     /// The server for which all decisions wait, as last reported to the operator.
     unheard: Option<ServerId>,
     balancing: Balancing,
@@ -158,6 +160,7 @@ impl Master {
             };
             self.log_missing_volumes(view, region);
             self.log_contradiction(view, region);
+            self.log_unconfirmed(view, region);
         }
         next
     }
@@ -172,6 +175,20 @@ impl Master {
         };
         if let Some((config, now)) = config.zip(now.filter(|now| before != Some(*now))) {
             tracing::error!("{}", now.explain(config));
+        }
+    }
+
+    /// Tells the operator that regions wait for a restoration to end: of many, the first.
+    fn log_unconfirmed(&mut self, view: &View, region: RegionId) {
+        let waiting = view.region(region).filter(|config| view.is_unconfirmed(config));
+        match waiting.and_then(GroupConfig::explain_restored) {
+            None => drop(self.unconfirmed.remove(&region)),
+            Some(explained) => {
+                if self.unconfirmed.is_empty() {
+                    tracing::warn!("{explained}");
+                }
+                self.unconfirmed.insert(region);
+            }
         }
     }
 

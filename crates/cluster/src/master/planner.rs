@@ -96,7 +96,7 @@ pub(super) struct Server {
 impl Server {
     fn with(room: Room) -> Server {
         match room {
-            Room::Full => Server { is_full: true, ..Server::default() },
+            Room::Full | Room::WasFull => Server { is_full: true, ..Server::default() },
             Room::Bytes(room) => Server { room, ..Server::default() },
         }
     }

@@ -4,21 +4,23 @@ use super::super::decide::tests::{group, kill, view};
 use super::super::decide::{Assign, Policy};
 use super::super::work_queue::WorkQueue;
 use super::*;
-use crate::view::tests::{configure, member, register};
-use leeward_format::cluster::{DesiredState, Intent};
-use leeward_format::load::ServerLoad;
+use crate::view::tests::{change, configure, member, register};
+use leeward_format::cluster::{ClusterPath, DesiredState, Intent, TableOptions, encode_value};
+use leeward_format::load::{Fullness, ServerLoad};
 use leeward_platform::Nanos;
 
 const GIB: u64 = 1 << 30;
-const FULL: (u64, u64) = (GIB, GIB);
-const NEARLY: (u64, u64) = (98 * GIB / 100, GIB);
-const EMPTY: (u64, u64) = (0, GIB);
+const FULL: (u64, Fullness) = (GIB, Fullness::Full);
+/// It refused writes, and takes some again.
+const RECOVERED: (u64, Fullness) = (GIB / 2, Fullness::WasFull);
+const NEARLY: (u64, Fullness) = (98 * GIB / 100, Fullness::HasRoom);
+const EMPTY: (u64, Fullness) = (0, Fullness::HasRoom);
 
-/// Servers, numbered from 1, that have so many bytes in use of so many.
-fn rooms(servers: &[(u64, u64)]) -> Rooms {
+/// Servers, numbered from 1, that have so many bytes in use of a GiB.
+fn rooms(servers: &[(u64, Fullness)]) -> Rooms {
     let mut rooms = Rooms::default();
-    for (server, (used, capacity)) in (1..).zip(servers) {
-        let load = ServerLoad { used: *used, capacity: Some(*capacity), regions: Vec::new() };
+    for (server, (used, fullness)) in (1..).zip(servers) {
+        let load = ServerLoad { used: *used, capacity: Some(GIB), fullness: *fullness, regions: Vec::new() };
         rooms.hear(Nanos::ZERO, member(server, 1), &load);
     }
     rooms
@@ -55,6 +57,8 @@ fn a_full_primary_hands_over_to_a_member_in_sync_that_has_room() {
     assert_eq!(relieved(&view, &rooms(&[FULL, FULL, EMPTY])), Some(RegionRequest::Primary(ServerId(3))));
     assert_eq!(relieved(&view, &rooms(&[FULL, NEARLY, EMPTY])), Some(RegionRequest::Primary(ServerId(3))));
     assert_eq!(relieved(&view, &rooms(&[FULL, NEARLY, FULL])), Some(RegionRequest::Primary(ServerId(2))));
+    assert_eq!(relieved(&view, &rooms(&[FULL, NEARLY, RECOVERED])), Some(RegionRequest::Primary(ServerId(2))));
+    assert_eq!(relieved(&view, &rooms(&[RECOVERED, EMPTY, FULL])), Some(RegionRequest::Primary(ServerId(2))));
     assert_eq!(relieved(&view, &rooms(&[FULL, FULL, FULL])), None, "no member has room");
     assert_eq!(relieved(&view, &rooms(&[FULL])), None, "the others have not said whether they have");
     assert_eq!(relieved(&view, &rooms(&[NEARLY, EMPTY, EMPTY])), None, "it takes writes");
@@ -141,7 +145,7 @@ fn a_place_is_filled_by_a_server_with_room_and_where_there_is_none_by_a_full_one
     assert_eq!(learners(&view, &rooms(&[EMPTY, EMPTY, FULL, FULL])), [member(3, 1)], "better than none");
     // A server that has the copy needs little room for the rest.
     register(&mut view, member(3, 1), Some((5, 9)));
-    let mut large = rooms(&[EMPTY, EMPTY, (GIB / 2, GIB), EMPTY]);
+    let mut large = rooms(&[EMPTY, EMPTY, (GIB / 2, Fullness::HasRoom), EMPTY]);
     large.size(RegionId(1), GIB * 3 / 4);
     assert_eq!(learners(&view, &large), [member(3, 1)]);
     register(&mut view, member(3, 1), None);
@@ -158,6 +162,23 @@ fn a_learner_on_a_full_server_gives_its_place_to_a_server_with_room() {
     assert_eq!(next.learners, [member(4, 1)]);
 }
 
+/// Seed 43273: the group was too small for writes for a minute, while a server had room again.
+#[test]
+fn a_group_too_small_for_writes_does_not_wait_until_a_server_has_long_had_room() {
+    let (mut view, _) = with(1, &[], &[3]);
+    let learners = |view: &View, rooms: &Rooms| decided(view, rooms, Assign::Any).map(|next| next.learners);
+    let options = |min_in_sync| TableOptions { replicas: 2, min_in_sync, ..TableOptions::default() };
+    let set = |view: &mut View, options: &TableOptions| {
+        change(view, ClusterPath::Table("default".into()), Some(encode_value(options)));
+    };
+    set(&mut view, &options(2));
+    assert_eq!(learners(&view, &rooms(&[EMPTY, FULL, FULL, RECOVERED])), Some(vec![member(4, 1)]));
+    assert_eq!(learners(&view, &rooms(&[EMPTY, FULL, RECOVERED, RECOVERED])), None, "it has as much room");
+    assert_eq!(learners(&view, &rooms(&[EMPTY, FULL, RECOVERED, EMPTY])), Some(vec![member(4, 1)]));
+    set(&mut view, &options(1));
+    assert_eq!(learners(&view, &rooms(&[EMPTY, FULL, FULL, RECOVERED])), None, "it takes writes, and can wait");
+}
+
 #[test]
 fn the_target_of_a_move_keeps_its_place_on_a_full_server() {
     let (mut view, config) = among(5, 1, &[2, 4], &[3]);
@@ -170,7 +191,7 @@ fn the_target_of_a_move_keeps_its_place_on_a_full_server() {
 fn copies_that_are_decided_together_share_the_room_of_a_server() {
     let live: Vec<_> = (1..=4).map(|server| (member(server, 1), None)).collect();
     let mut view = view(8, 3, &live);
-    let mut rooms = rooms(&[EMPTY, EMPTY, (6 * GIB / 10, GIB), EMPTY]);
+    let mut rooms = rooms(&[EMPTY, EMPTY, (6 * GIB / 10, Fullness::HasRoom), EMPTY]);
     for region in (1..=8).map(RegionId) {
         let (start, end) = view.region(region).map(|known| (known.start.clone(), known.end.clone())).unwrap();
         let config = GroupConfig { region, ..group(&view, 5, member(1, 1), &[member(2, 1)], &[]) };
@@ -199,11 +220,7 @@ fn a_member_with_room_is_promoted_and_a_full_one_where_there_is_no_other() {
     assert_eq!(primary(&view, &rooms(&[EMPTY, FULL, FULL])), ServerId(2));
     configure(&mut view, &config.with_desired(DesiredState { primary: Some(ServerId(2)), ..config.desired.clone() }));
     assert_eq!(primary(&view, &rooms(&[EMPTY, FULL, EMPTY])), ServerId(3), "whatever was requested");
-    crate::view::tests::change(
-        &mut view,
-        leeward_format::cluster::ClusterPath::Intent(ServerId(3)),
-        Some(leeward_format::cluster::encode_value(&Intent::Leave)),
-    );
+    change(&mut view, ClusterPath::Intent(ServerId(3)), Some(encode_value(&Intent::Leave)));
     assert_eq!(primary(&view, &rooms(&[EMPTY, FULL, EMPTY])), ServerId(2), "it would have to hand over at once");
 }
 

@@ -5,7 +5,7 @@
 use crate::view::View;
 use leeward_format::RegionId;
 use leeward_format::cluster::Member;
-use leeward_format::load::ServerLoad;
+use leeward_format::load::{Fullness, ServerLoad};
 use leeward_platform::{Bug, Nanos, planted};
 use std::collections::BTreeMap;
 
@@ -17,6 +17,8 @@ pub(super) const LEAST_BYTES: u64 = 4 << 20;
 pub(super) enum Room {
     /// Its volume takes no writes.
     Full,
+    /// Its volume takes writes, and refused some within the last minute.
+    WasFull,
     /// So many bytes.
     Bytes(u64),
 }
@@ -28,6 +30,8 @@ pub(super) enum Fit {
     Room,
     /// They would take the last tenth of the capacity, or more than that.
     Tight,
+    /// The volume refused writes within the last minute.
+    WasFull,
     /// The volume takes no writes.
     Full,
 }
@@ -45,10 +49,14 @@ impl Rooms {
     pub(super) fn hear(&mut self, now: Nanos, member: Member, load: &ServerLoad) -> bool {
         // A tenth stays free: compactions need space, and so do the writes in the meantime.
         let bytes = load.capacity.map_or(u64::MAX, |capacity| (capacity - capacity / 10).saturating_sub(load.used));
-        let is_full = load.is_full() && !planted(Bug::IgnoreRoom);
+        let room = match load.fullness {
+            Fullness::Full if !planted(Bug::IgnoreRoom) => Room::Full,
+            Fullness::WasFull if !planted(Bug::IgnoreRoom) => Room::WasFull,
+            _ => Room::Bytes(bytes),
+        };
         let was_full = self.is_full(member);
-        self.servers.insert(member, (now, if is_full { Room::Full } else { Room::Bytes(bytes) }));
-        is_full && !was_full
+        self.servers.insert(member, (now, room));
+        !was_full && self.is_full(member)
     }
 
     /// A copy of the region takes so many bytes on a server that does not have it.
@@ -71,19 +79,21 @@ impl Rooms {
         self.servers.get(&member).map(|(_, room)| *room)
     }
 
+    /// Whether it refused writes within the last minute: it gets no roles.
     pub(super) fn is_full(&self, member: Member) -> bool {
-        self.of(member) == Some(Room::Full)
+        matches!(self.of(member), Some(Room::Full | Room::WasFull))
     }
 
-    /// Whether any server is.
+    /// Whether any server refused writes within the last minute.
     pub(super) fn has_full(&self) -> bool {
-        self.servers.values().any(|(_, room)| *room == Room::Full)
+        self.servers.values().any(|(_, room)| matches!(room, Room::Full | Room::WasFull))
     }
 
     /// How well so many more bytes fit on a server.
     pub(super) fn fit(&self, member: Member, bytes: u64) -> Fit {
         match self.of(member) {
             Some(Room::Full) => Fit::Full,
+            Some(Room::WasFull) => Fit::WasFull,
             Some(Room::Bytes(room)) if room < bytes => Fit::Tight,
             _ => Fit::Room,
         }

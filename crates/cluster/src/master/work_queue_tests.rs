@@ -5,7 +5,7 @@ use crate::{CoordinatorEvent, SessionId, View};
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, CopyFound, GroupConfig, Member, ServerInfo, TableOptions, encode_value};
 use leeward_format::coordinator::Change;
-use leeward_format::load::ServerLoad;
+use leeward_format::load::{Fullness, ServerLoad};
 use leeward_format::{Epoch, Incarnation, Lsn, ServerId, VolumeId};
 use leeward_platform::Nanos;
 use proptest::prelude::*;
@@ -30,13 +30,14 @@ enum Step {
     /// The region is removed. No other region will have its number.
     Gone(u32),
     Assign(Assign),
-    /// A server reports a load of 1 and this capacity: it is full, nearly full or has room.
-    Report(u32, Option<u64>),
+    /// A server reports a load of 1, this capacity, and whether it takes writes.
+    Report(u32, Option<u64>, Fullness),
     Look,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let assign = prop_oneof![Just(Assign::No), Just(Assign::Fresh), Just(Assign::Any)];
+    let fullness = prop_oneof![Just(Fullness::HasRoom), Just(Fullness::WasFull), Just(Fullness::Full)];
     prop_oneof![
         4 => (1..5_u32, prop::option::of(1..=REGIONS)).prop_map(|(server, copy)| Step::Up(server, copy)),
         2 => (1..5_u32).prop_map(Step::Down),
@@ -45,8 +46,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..4_u32).prop_map(Step::Replicas),
         1 => (1..=REGIONS).prop_map(Step::Gone),
         1 => assign.prop_map(Step::Assign),
-        4 => (1..5_u32, prop_oneof![Just(None), Just(Some(1)), Just(Some(2))])
-            .prop_map(|(server, capacity)| Step::Report(server, capacity)),
+        4 => (1..5_u32, prop_oneof![Just(None), Just(Some(2))], fullness)
+            .prop_map(|(server, capacity, fullness)| Step::Report(server, capacity, fullness)),
         10 => Just(Step::Look),
     ]
 }
@@ -124,9 +125,10 @@ impl World {
         self.put(ClusterPath::Region(RegionId(region)), Some(encode_value(&next)));
     }
 
-    fn report(&mut self, server: u32, capacity: Option<u64>) {
+    fn report(&mut self, server: u32, capacity: Option<u64>, fullness: Fullness) {
         let Some(info) = self.view.server(ServerId(server)) else { return };
-        self.rooms.hear(Nanos::ZERO, info.member, &ServerLoad { used: 1, capacity, regions: Vec::new() });
+        let load = ServerLoad { used: 1, capacity, fullness, regions: Vec::new() };
+        self.rooms.hear(Nanos::ZERO, info.member, &load);
         if self.rooms.has_full() {
             self.work_queue.put_back_learners();
         }
@@ -154,12 +156,12 @@ proptest! {
                 Step::Settle(at, is_done) => world.settle(at, is_done),
                 Step::Change(region, grows) => world.change(region, grows),
                 Step::Replicas(replicas) => {
-                    let options = TableOptions { replicas, min_in_sync: 1, ..TableOptions::default() };
+                    let options = TableOptions { replicas, min_in_sync: replicas.div_ceil(2), ..TableOptions::default() };
                     world.put(ClusterPath::Table("default".into()), Some(encode_value(&options)));
                 }
                 Step::Gone(region) => world.put(ClusterPath::Region(RegionId(region)), None),
                 Step::Assign(assign) => world.assign = assign,
-                Step::Report(server, capacity) => world.report(server, capacity),
+                Step::Report(server, capacity, fullness) => world.report(server, capacity, fullness),
                 Step::Look => world.look(),
             }
         }

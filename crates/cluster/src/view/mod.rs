@@ -19,8 +19,8 @@
 
 use crate::CoordinatorEvent;
 use leeward_format::cluster::{
-    ClusterPath, Contradiction, DesiredState, GroupConfig, Intent, Member, Plan, RegionNumbers, ServerInfo,
-    TableOptions, TreeIdentity, decode_value,
+    ClusterPath, Contradiction, GroupConfig, Intent, Member, Plan, RegionNumbers, ServerInfo, TableOptions,
+    TreeIdentity, decode_value,
 };
 use leeward_format::coordinator::Change;
 use leeward_format::routing::Routing;
@@ -267,11 +267,8 @@ impl View {
     /// Whether a server has restored the region of `config` from its copy, and no operator has said since that the tree is
     /// complete: others may have better copies, and what the tree tells of their servers may be as old as the tree.
     pub(crate) fn is_unconfirmed(&self, config: &GroupConfig) -> bool {
-        let is_of_copy = config.primary.is_none() && config.term == Epoch(0) && config.epoch > Epoch(0);
-        let confirmed = self.version_of(&ClusterPath::Cluster);
-        is_of_copy
-            && config.desired == DesiredState::default()
-            && self.version_of(&ClusterPath::Region(config.region)) > confirmed
+        let generation = self.identity().map(|identity| identity.generation);
+        config.restored_in.is_some_and(|restored_in| generation.is_none_or(|generation| generation <= restored_in))
     }
     /// Whether a region of the tree that is shown waits for that.
     pub(crate) fn has_unconfirmed(&self) -> bool {

@@ -143,7 +143,8 @@ impl<'a> Restored<'a> {
             };
             if is_needed {
                 self.add_table(Some(&copy.options), table_id)?;
-                let config = without_members(*region, table, &copy.identity, epoch);
+                let generation = self.tree.identity.map_or(0, |(_, identity)| identity.generation);
+                let config = without_members(*region, table, (&copy.identity, epoch), generation);
                 self.regions.insert(*region, if let Left::UpTo(end) = left { cut(&config, end) } else { config });
             }
             if left == Left::Nothing {
@@ -337,11 +338,17 @@ fn may_take_number(found: &GroupConfig, table: &str) -> Result<bool, String> {
     was_never_used(found).then_some(true).ok_or_else(|| in_the_way(found, table, why))
 }
 
-/// The configuration of a region of which only copies are known: the best of these becomes its primary.
-fn without_members(region: RegionId, table: &str, identity: &CopyIdentity, epoch: Epoch) -> GroupConfig {
+/// The configuration of a region of which only copies are known, in a tree of this generation: the best of these becomes its
+/// primary.
+fn without_members(
+    region: RegionId,
+    table: &str,
+    (identity, epoch): (&CopyIdentity, Epoch),
+    generation: u32,
+) -> GroupConfig {
     let CopyIdentity { table_id, start, end, inherited_below, .. } = identity.clone();
     let unassigned = GroupConfig::unassigned(region, table);
-    GroupConfig { table_id, start, end, inherited_below, epoch, ..unassigned }
+    GroupConfig { table_id, start, end, inherited_below, epoch, restored_in: Some(generation), ..unassigned }
 }
 
 fn in_the_way(found: &GroupConfig, table: &str, why: &str) -> String {

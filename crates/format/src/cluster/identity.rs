@@ -82,6 +82,18 @@ impl Contradiction {
 }
 
 impl GroupConfig {
+    /// What a region waits for that was [restored from a copy](GroupConfig::restored_in), in one sentence.
+    pub fn explain_restored(&self) -> Option<String> {
+        let GroupConfig { region, restored_in, .. } = self;
+        let explain = |_| {
+            format!(
+                "region {region} was restored from a copy, and waits until `leeward restore-coordinator` has ended: repeat it \
+                 if it was interrupted"
+            )
+        };
+        restored_in.map(explain)
+    }
+
     /// The first of these live servers that has known more of the region. A region that never had a primary waits for all
     /// copies of it anyway.
     pub fn contradicted_by<'a>(&self, servers: impl IntoIterator<Item = &'a ServerInfo>) -> Option<Contradiction> {

@@ -216,6 +216,10 @@ pub struct GroupConfig {
     /// The LSN up to which the volume of a primary is known to be durable. A copy of that volume that reaches less far
     /// is an older state of it.
     pub floor: Option<Floor>,
+    /// A server made this configuration of its copy, after the coordinator had forgotten the region, and none was appointed
+    /// primary since: the generation of the tree at that time. The region waits for a later one, in which an operator has said
+    /// that the tree is complete.
+    pub restored_in: Option<u32>,
 }
 
 /// How far the volume of a member reached while that member was primary, as it last reported.
@@ -258,6 +262,7 @@ impl GroupConfig {
             desired: DesiredState::default(),
             inherited_below: SegmentId(0),
             floor: None,
+            restored_in: None,
         }
     }
     /// The promotion candidates, whose copy may be the longest: members in sync and prior members, in each known

@@ -34,6 +34,9 @@ fn readiness_names_what_is_missing() {
     let mut waiting = snapshot();
     waiting.status.coordinator_concern = Some("the timeout is long".into());
     assert_eq!(said(&waiting), (true, "ok, but the timeout is long\n".into()));
+    let mut restored = snapshot();
+    restored.map.regions[0].restored_in = Some(1);
+    assert!(said(&restored).1.starts_with("ok, but region 1 was restored from a copy, and waits until"));
     waiting.status.regions[0].state = "recovering".into();
     assert_eq!(said(&waiting), not_ready("region 1 is recovering\nthe timeout is long"));
     waiting.status.coordinator_concern = None;

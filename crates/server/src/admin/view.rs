@@ -96,12 +96,14 @@ fn region<'a>(map: &RegionMap, group: &'a GroupConfig) -> Region<'a> {
 pub(super) fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<String> {
     let found = |server| map.server(server).map(|info| Found::of(info, group));
     let contradiction = group.contradicted_by(&map.servers).map(|one| one.explain(group));
-    missing_volumes(group, found).into_iter().map(|one| one.explain(group.region)).chain(contradiction).collect()
+    let missing = missing_volumes(group, found).into_iter().map(|one| one.explain(group.region));
+    missing.chain(contradiction).chain(group.explain_restored()).collect()
 }
 
 /// The text of `/readyz` for an operator, and whether the node should get traffic.
 pub(super) fn readiness(snapshot: &Snapshot) -> (bool, String) {
-    let concern = snapshot.status.coordinator_concern.as_deref();
+    let concern = snapshot.status.coordinator_concern.clone();
+    let concern = concern.or_else(|| snapshot.map.regions.iter().find_map(GroupConfig::explain_restored));
     match (not_ready(snapshot), concern) {
         (None, None) => (true, "ok\n".into()),
         (None, Some(concern)) => (true, format!("ok, but {concern}\n")),

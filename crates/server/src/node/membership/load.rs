@@ -3,7 +3,7 @@
 use crate::node::Node;
 use crate::node::region::Slot;
 use leeward_format::control::Control;
-use leeward_format::load::{RegionLoad, ServerLoad};
+use leeward_format::load::{Fullness, RegionLoad, ServerLoad};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
@@ -88,12 +88,16 @@ impl Node {
             self.loads.regions.insert(*id, Reported { term: serving.term(), at: now, ops, written });
         }
         let volume = &self.context.volume;
-        if volume.why_full().is_some() {
+        let is_full = volume.why_full().is_some();
+        if is_full {
             self.loads.full_until = now + FULL_FOR;
         }
-        let used = volume.usage().0;
-        let capacity = if self.loads.why_full(now).is_some() { Some(used) } else { volume.capacity() };
-        ServerLoad { used, capacity, regions }
+        let fullness = match self.loads.why_full(now) {
+            _ if is_full => Fullness::Full,
+            Some(_) => Fullness::WasFull,
+            None => Fullness::HasRoom,
+        };
+        ServerLoad { used: volume.usage().0, capacity: volume.capacity(), fullness, regions }
     }
 }
 
