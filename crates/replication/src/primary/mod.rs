@@ -208,24 +208,24 @@ impl Primary {
         });
     }
 
-    /// Begins the sessions that may begin and that `admit` lets begin. `admit` gets the server and whether it is
-    /// counted. An error means that other sessions with that server go first, and says when the server was last heard
-    /// from.
-    pub fn begin_sessions(&mut self, now: Nanos, mut admit: impl FnMut(ServerId, bool) -> Result<(), Nanos>) {
+    /// Servers with which sessions may begin, and whether each counts, so that writes wait for it.
+    pub fn due_sessions(&mut self, now: Nanos) -> Vec<(ServerId, bool)> {
         self.end_rebuild();
-        let mut admitted = Vec::new();
-        for (server, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.may_begin(now)) {
-            match admit(*server, peer.counted) {
-                Ok(()) => admitted.push(*server),
-                Err(heard) => peer.wait(heard),
-            }
+        let due = self.peers.iter().filter(|(_, peer)| peer.may_begin(now));
+        due.map(|(server, peer)| (*server, peer.counted)).collect()
+    }
+
+    /// Begins a session with a server, if it may begin still. An error means that other sessions with that server go first, and
+    /// says when the server was last heard from.
+    pub fn begin_session(&mut self, now: Nanos, server: ServerId, place: Result<(), Nanos>) {
+        let Some(peer) = self.peers.get_mut(&server).filter(|peer| peer.may_begin(now)) else { return };
+        if let Err(heard) = place {
+            return peer.wait(heard);
         }
-        for server in admitted {
-            let session = self.next_session;
-            self.next_session += 1;
-            let is_anew = self.rebuilding == Some(server);
-            self.with_peer(server, |peer, with, out| peer.begin(now, (session, is_anew), with.options, out));
-        }
+        let session = self.next_session;
+        self.next_session += 1;
+        let is_anew = self.rebuilding == Some(server);
+        self.with_peer(server, |peer, with, out| peer.begin(now, (session, is_anew), with.options, out));
     }
 
     /// Peers whose session has begun and that are not in sync yet.

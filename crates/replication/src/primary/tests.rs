@@ -124,7 +124,13 @@ impl Group {
 
     pub(super) fn link(&mut self, member: Member, up: bool) {
         self.primary.link(self.now, member.server, up);
-        self.primary.begin_sessions(self.now, |_, _| Ok(()));
+        self.begin_sessions();
+    }
+
+    fn begin_sessions(&mut self) {
+        for (server, _) in self.primary.due_sessions(self.now) {
+            self.primary.begin_session(self.now, server, Ok(()));
+        }
     }
 
     pub(super) fn append(&mut self, last: u64) {
@@ -150,7 +156,7 @@ impl Group {
         for _ in 0..millis / 50 {
             self.now += Nanos::from_millis(50);
             self.primary.tick(self.now, Lsn(0));
-            self.primary.begin_sessions(self.now, |_, _| Ok(()));
+            self.begin_sessions();
         }
     }
 }

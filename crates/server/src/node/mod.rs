@@ -12,12 +12,14 @@
 //! | `reshape` | transfers, splits, merges, and what they leave |
 //! | [`peers`] | the other servers: links, messages, lease grants, how fast copies sync |
 //! | `membership` | the cluster's configuration, as this node follows it |
+//! | `effects` | does what regions ask for, and tells them what they need to know |
 //! | `parts`, `job` | what a node is built from, and its inputs; device work |
 //! | `clock`, `report` | the two clocks that a node compares; its figures |
 //!
 //! Invariants: no input is lost; every submitted operation gets exactly one answer; no method blocks.
 
 mod clock;
+mod effects;
 mod job;
 mod membership;
 mod parts;
@@ -35,7 +37,7 @@ pub use job::{Job, JobClass, JobDone};
 use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
 use leeward_engine::{Replica, Volume};
 use leeward_fabric::Fabric;
-use leeward_format::cluster::{GroupConfig, Member, TableOptions};
+use leeward_format::cluster::Member;
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::user::Users;
@@ -57,10 +59,10 @@ use peers::leases::LeaseGrants;
 pub use peers::link;
 use peers::link::Link;
 pub(crate) use peers::settings::PeerSettings;
+use region::effects::{Effects, NodeResources};
 use region::idle::IdleRegions;
 use region::saving::TailSaver;
-use region::{Holding, RoleDone, Slot};
-use requests::dedup;
+use region::{Holding, RoleDone, Slot, TurnEnded};
 use requests::forward::{Forwarding, Unrouted, Way};
 use requests::fresh::FreshReads;
 use requests::stale::BackupReads;
@@ -69,7 +71,7 @@ pub use serving::checkpoint::{CheckpointPlace, Checkpoints};
 #[cfg(test)]
 pub(crate) use serving::decide;
 use serving::safe_lsn_line::SafeLsnLines;
-use serving::{Answer, ReplyTo, UpkeepDone};
+use serving::{ReplyTo, UpkeepDone};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -110,18 +112,6 @@ pub struct InSync {
     pub needed: u32,
 }
 
-/// The parts that every served region of a node is made with.
-struct Shared {
-    checkpoints: Option<Checkpoints>,
-    /// How many requests all regions remember together.
-    requests: Arc<dedup::OfNode>,
-    merge_bytes: u64,
-    /// Has the memory that clients read.
-    readable: Option<Arc<dyn Fabric>>,
-    /// Has the memory that backups read.
-    safe_lsn_lines: Arc<SafeLsnLines>,
-}
-
 /// How copies on other servers are brought in sync.
 struct Syncing {
     admission: Admission,
@@ -133,16 +123,16 @@ struct Syncing {
 /// Bytes of most messages to other nodes.
 const MESSAGE_BYTES: usize = 512;
 
-/// The state that the regions of a node share.
+/// The state of a node besides that of its regions.
 struct Context {
     me: Member,
     volume: Arc<Volume>,
     clients: ClientMemory,
     fabric: Arc<dyn Fabric>,
+    resources: Arc<NodeResources>,
     agent: Agent,
     links: BTreeMap<ServerId, Link>,
     grants: Grants,
-    ops: Ops,
     syncing: Syncing,
     timing: Timing,
     clock: NodeClock,
@@ -154,7 +144,6 @@ struct Context {
     proposals: BTreeMap<ProposalId, Proposer>,
     /// Operations to route again once the region map has changed, or at the next tick.
     again: Vec<Unrouted>,
-    shared: Shared,
 }
 
 const _: () = assert!(MAX_CONTROL_BYTES <= leeward_fabric::MAX_MESSAGE_BYTES);
@@ -186,22 +175,8 @@ impl Context {
         }
         Some(frame)
     }
-    fn table_options(&self, table: &str) -> Option<TableOptions> {
-        self.agent.view().table(table).cloned()
-    }
     fn is_linked(&self, server: ServerId) -> bool {
         self.links.get(&server).is_some_and(|link| link.up)
-    }
-    /// Whether `server` is linked and registered, so that it can become a primary.
-    fn can_succeed(&self, server: ServerId) -> bool {
-        self.is_linked(server) && self.agent.view().server(server).is_some()
-    }
-    fn links_up(&self) -> Vec<ServerId> {
-        self.links.iter().filter(|(_, link)| link.up).map(|(server, _)| *server).collect()
-    }
-    fn propose(&mut self, old: &GroupConfig, new: GroupConfig) {
-        let proposal = self.agent.propose(self.clock.now, old.clone(), new);
-        self.proposals.insert(proposal, Proposer::Primary(old.region));
     }
 }
 
@@ -214,7 +189,8 @@ pub struct Node {
     reshaping: Reshaping,
     tail_saver: TailSaver,
     loads: LoadReports,
-    answers: Vec<Answer>,
+    /// What regions have asked for in this turn, and all answers.
+    effects: Effects,
     backup_reads: BackupReads,
     fresh: FreshReads,
     idle: IdleRegions,
@@ -232,7 +208,21 @@ impl Node {
         info.copies = parts.copies.iter().map(region::identity::copy_found).collect();
         let me = info.member;
         let (clients, timing) = (parts.clients.clone(), parts.timing);
-        let safe_lsn_lines = Arc::new(SafeLsnLines::new(Arc::clone(&parts.fabric), me.incarnation));
+        let clock = NodeClock::new(now);
+        let resources = Arc::new(NodeResources {
+            me,
+            volume: Arc::clone(&parts.volume),
+            clients: parts.clients.clone(),
+            fabric: Arc::clone(&parts.fabric),
+            readable: parts.readable,
+            safe_lsn_lines: Arc::new(SafeLsnLines::new(Arc::clone(&parts.fabric), me.incarnation)),
+            timing: timing.replication,
+            wall: clock.wall.clone(),
+            ops: Ops::default(),
+            requests: Arc::default(),
+            checkpoints: parts.checkpoints,
+            merge_bytes: timing.merge_bytes,
+        });
         let context = Context {
             me,
             volume: parts.volume,
@@ -241,29 +231,23 @@ impl Node {
             agent: Agent::new(info, parts.cluster).holding(region::identity::held(&parts.copies)),
             links: BTreeMap::new(),
             grants: Grants::after_start(now, parts.copies.iter().map(Replica::region)),
-            ops: Ops::default(),
+            resources: Arc::clone(&resources),
             syncing: Syncing {
                 admission: Admission::new(timing.catch_up_bytes),
                 catch_up: CatchUp::new(timing.catch_up_bytes),
                 bulk_bytes: timing.bulk_bytes,
             },
             timing: timing.replication,
-            clock: NodeClock::new(now),
+            clock,
             peer_settings: PeerSettings::new(parts.settings),
             jobs: Vec::new(),
             given_work: BTreeSet::new(),
             proposals: BTreeMap::new(),
             again: Vec::new(),
-            shared: Shared {
-                checkpoints: parts.checkpoints,
-                requests: Arc::default(),
-                merge_bytes: timing.merge_bytes,
-                readable: parts.readable,
-                safe_lsn_lines,
-            },
         };
         let copies = parts.copies.into_iter().map(Box::new);
-        let slots = copies.map(|copy| (copy.region(), Slot::new(copy.region(), Some(copy), &context))).collect();
+        let new = |copy: Box<Replica>| Slot::new(copy.region(), Some(copy), Arc::clone(&resources));
+        let slots = copies.map(|copy| (copy.region(), new(copy))).collect();
         Node {
             context,
             coordinator: parts.coordinator,
@@ -272,7 +256,7 @@ impl Node {
             reshaping: Reshaping::default(),
             tail_saver: TailSaver::new(timing.flush_interval),
             loads: LoadReports::new(timing.load_interval),
-            answers: Vec::new(),
+            effects: Effects::default(),
             backup_reads: BackupReads::default(),
             fresh: FreshReads::default(),
             idle: IdleRegions::default(),
@@ -322,19 +306,19 @@ impl Node {
 
     fn job_done(&mut self, now: Nanos, region: RegionId, outcome: Outcome) {
         match outcome {
-            Outcome::Proved { to, result } => return self.answers.push((to, result)),
+            Outcome::Proved { to, result } => return self.effects.answers.push((to, result)),
             Outcome::ReadAtBackup { read, result } => return self.backup_reads.ended(read, result),
             Outcome::Synced(regions) => return self.synced(now, regions),
             Outcome::Identified(Ok(_)) => return,
             Outcome::Identified(Err(error)) => {
                 return tracing::warn!(%region, %error, "cannot note what the copy belongs to");
             }
-            Outcome::SplitOff(split) => return self.split(now, region, *split),
+            Outcome::SplitOff(split) => return self.split(region, *split),
             _ => {}
         }
-        let slot = self.slots.get_mut(&region).expect("a slot is removed only when no job has its copy");
         let is_destroyed = matches!(outcome, Outcome::Role(RoleDone::Destroyed(_)));
-        slot.job_done(now, outcome, &mut self.context, &mut self.answers);
+        let handled = self.step(region, |slot, step| slot.job_done(outcome, step));
+        handled.expect("a slot is removed only when no job has its copy");
         if is_destroyed {
             self.forget(region);
         }
@@ -372,8 +356,8 @@ impl Node {
     /// Gives all answers to clients and other nodes, and those that come meanwhile.
     fn give_answers(&mut self, now: Nanos, out: &mut Outbox) {
         let mut given = Vec::new();
-        while !self.answers.is_empty() {
-            std::mem::swap(&mut given, &mut self.answers);
+        while !self.effects.answers.is_empty() {
+            std::mem::swap(&mut given, &mut self.effects.answers);
             for (to, result) in given.drain(..) {
                 match to {
                     ReplyTo::Client(token) => out.replies.push_back((token, result)),
@@ -382,29 +366,26 @@ impl Node {
             }
         }
         // Of the two buffers the one that is larger serves again.
-        if given.capacity() > self.answers.capacity() {
-            self.answers = given;
+        if given.capacity() > self.effects.answers.capacity() {
+            self.effects.answers = given;
         }
     }
 
     /// Ends a turn of a region that is served here.
     fn end_turn_of(&mut self, now: Nanos, region: RegionId) {
         let (obstacle, is_alone) = (self.plan_obstacle(now, region), self.is_sole_server(now, region));
-        let Some(slot) = self.slots.get_mut(&region) else { return };
-        let Some(serving) = slot.serving() else { return };
-        serving.reshape_mut().set_alone(is_alone);
-        serving.resume(now);
-        serving.turn(now, &mut self.answers);
-        if serving.quiesce(now, self.context.agent.view().is_synced(), obstacle) {
-            serving.turn(now, &mut self.answers);
-        }
-        if serving.is_being_reshaped() {
+        let is_synced = self.context.agent.view().is_synced();
+        let Some(Some(TurnEnded { is_being_reshaped, wants_turn })) =
+            self.step(region, |slot, step| slot.end_turn(is_synced, obstacle, is_alone, step))
+        else {
+            return;
+        };
+        if is_being_reshaped {
             self.reshaping.began(region);
         }
-        if serving.wants_turn(now) {
+        if wants_turn {
             self.idle.touch(region);
         }
-        slot.act_as_primary(&mut self.context);
         self.advance_split(now, region);
     }
 
@@ -415,11 +396,7 @@ impl Node {
         }
         let full = self.context.full_links();
         while let Some(Wanted { region, server, session, id, .. }) = self.context.syncing.catch_up.next(now, &full) {
-            let Some(slot) = self.slots.get_mut(&region) else { continue };
-            if let Some(serving) = slot.serving() {
-                serving.load(server, session, id);
-                slot.act_as_primary(&mut self.context);
-            }
+            self.step(region, |slot, step| slot.load(server, session, id, step));
         }
     }
 
@@ -440,25 +417,17 @@ impl Node {
         for next in self.forwarding.take_from_backups(now) {
             self.next(now, next);
         }
-        self.answers.extend(self.forwarding.expire(now));
+        self.effects.answers.extend(self.forwarding.expire(now));
         self.refuse_waiting(now);
         self.context.expire_unsent();
         self.route_again(now);
     }
 
     /// A tick for a region that is not idle.
-    fn look_at(&mut self, now: Nanos, region: RegionId) {
-        let Some(slot) = self.slots.get_mut(&region) else { return };
-        if let Some(serving) = slot.serving() {
-            serving.tick(now, &mut self.answers);
-            slot.act_as_primary(&mut self.context);
-        }
-        slot.backup.join_when_allowed(now, &self.context.grants);
-        slot.build(&mut self.context);
-        slot.act_as_backup(&mut self.context);
-        slot.reconcile(now, &mut self.context, &mut self.answers);
-        slot.follow_desired(&self.context);
-        slot.waiting.expire(now, slot.id, &mut self.answers);
+    fn look_at(&mut self, region: RegionId) {
+        self.step(region, Slot::tick);
+        self.follow_desired(region);
+        self.step(region, |slot, step| slot.waiting.expire(step.now, slot.id, &mut step.effects.answers));
     }
 
     /// Tables, regions and servers as this node knows them.

@@ -20,12 +20,13 @@ use crate::node::serving::ReplyTo;
 use crate::node::{Context, Node, peers::link};
 use leeward_cluster::{NotJoined, Outcome, ProposalId};
 use leeward_fabric::LinkEvent;
-use leeward_format::cluster::{GroupConfig, Member};
+use leeward_format::cluster::{GroupConfig, IndexKind, Member, TableOptions};
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::routing::Routing;
 use leeward_format::table::{NewTable, TableChange, unknown_table};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
 use presence::Notice;
 use std::sync::Arc;
 
@@ -89,12 +90,16 @@ impl Node {
             match self.context.proposals.remove(&proposal).expect("a proposal ends once") {
                 Proposer::Primary(region) => {
                     if let Some(slot) = self.slots.get_mut(&region) {
-                        slot.proposal_ended(now, &outcome);
+                        slot.proposal_ended(now, outcome == Outcome::Accepted);
                     }
                 }
-                Proposer::Split { parent, term, .. } => self.split_ended(now, (parent, term), &outcome),
-                Proposer::Merge { source, target } => self.merge_ended(now, source, target, &outcome),
-                Proposer::Operator(to) => self.answers.push((to, accepted(outcome))),
+                Proposer::Split { parent, term, .. } => {
+                    self.split_ended(now, (parent, term), outcome == Outcome::Accepted);
+                }
+                Proposer::Merge { source, target } => {
+                    self.merge_ended(now, source, target, outcome == Outcome::Accepted);
+                }
+                Proposer::Operator(to) => self.effects.answers.push((to, accepted(outcome))),
             }
         }
         let changed = self.context.agent.take_changed();
@@ -111,7 +116,7 @@ impl Node {
         for region in changed.regions {
             let is_named = self.routes().region(region).is_some_and(|config| config.has(me));
             if is_named || self.slots.contains_key(&region) {
-                self.configure(now, region);
+                self.configure(region);
                 self.look_for_replica_garbage(now, region);
             }
         }
@@ -133,14 +138,30 @@ impl Node {
     }
 
     /// Tells the slot of a region the current configuration, and makes the slot if there is none.
-    pub(crate) fn configure(&mut self, now: Nanos, region: RegionId) {
+    pub(crate) fn configure(&mut self, region: RegionId) {
         let config = self.routes().region(region).cloned();
-        let slot = self.slots.entry(region).or_insert_with(|| Slot::new(region, None, &self.context));
+        let new = || Slot::new(region, None, Arc::clone(&self.context.resources));
+        let slot = self.slots.entry(region).or_insert_with(new);
         let is_newer = |config: &Arc<GroupConfig>| slot.config.as_ref().is_none_or(|known| known.epoch < config.epoch);
-        if let Some(config) = config.filter(is_newer) {
-            slot.configure(now, &config, &mut self.context, &mut self.answers);
-            self.idle.touch(region);
+        let Some(config) = config.filter(is_newer) else { return };
+        let maps_memory = self.context.fabric.maps_memory();
+        let is_read = |TableOptions { reads, .. }: &TableOptions| {
+            reads.index == IndexKind::Hybrid || maps_memory && reads.is_at_backups()
+        };
+        if !self.context.agent.view().table(&config.table).is_none_or(is_read) {
+            self.context.grants.forget_before(region);
         }
+        if planted(Bug::ReleaseEverything) {
+            self.context.grants.release(region, config.term);
+        }
+        self.step(region, |slot, step| {
+            if planted(Bug::ReleaseEverything) {
+                slot.backup.join_when_allowed(step.now, step.facts.grants());
+                slot.act_as_backup(step);
+            }
+            slot.configure(&config, step);
+        });
+        self.idle.touch(region);
     }
 
     fn follow_servers(&mut self) {
@@ -242,7 +263,7 @@ impl Node {
     pub(crate) fn request(&mut self, to: ReplyTo, asked: Result<ProposalId, String>) {
         match asked {
             Ok(proposal) => drop(self.context.proposals.insert(proposal, Proposer::Operator(to))),
-            Err(why) => self.answers.push((to, OpResult::Error(OpError::Invalid(why)))),
+            Err(why) => self.effects.answers.push((to, OpResult::Error(OpError::Invalid(why)))),
         }
     }
 

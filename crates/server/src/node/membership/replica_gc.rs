@@ -9,10 +9,10 @@
 //! two, the view has shown all that was done before. So the view shows a group that counts on this copy, since a group must
 //! bring a copy in sync before it counts on it. A group that comes later brings an empty copy in sync.
 
+use crate::node::Node;
 use crate::node::job::Outcome;
+use crate::node::region::effects::Step;
 use crate::node::region::{Holding, RoleDone, Slot};
-use crate::node::serving::Answer;
-use crate::node::{Context, Node};
 use leeward_cluster::View;
 use leeward_engine::{Error, Replica};
 use leeward_format::{Epoch, RegionId, ServerId};
@@ -81,10 +81,7 @@ impl Node {
                 self.replica_gc.copies.entry(region).or_insert(Removable { since: now, deregisters: false });
             }
         }
-        if self.context.agent.view().is_gone(region)
-            && let Some(slot) = self.slots.get_mut(&region)
-        {
-            slot.end(&mut self.context, &mut self.answers);
+        if self.context.agent.view().is_gone(region) && self.step(region, Slot::end).is_some() {
             self.idle.touch(region);
         }
     }
@@ -129,13 +126,13 @@ impl Node {
             return;
         };
         let (view, since) = (self.context.agent.view(), self.replica_gc.was_member.get(&region).copied());
-        let slot = self.slots.get_mut(&region).filter(|slot| slot.is_idle());
-        match slot.filter(|_| is_unneeded(view, region, self.context.me.server, since)) {
-            Some(slot) => {
+        let is_idle = self.slots.get(&region).is_some_and(Slot::is_idle);
+        match is_idle && is_unneeded(view, region, self.context.me.server, since) {
+            true => {
                 tracing::info!(%region, "destroys an unneeded copy");
-                slot.destroy(&mut self.context);
+                self.step(region, Slot::destroy);
             }
-            None => *candidate = Removable { since: now, deregisters: false },
+            false => *candidate = Removable { since: now, deregisters: false },
         }
     }
 
@@ -166,22 +163,21 @@ impl Slot {
     }
 
     /// The region has ended.
-    fn end(&mut self, context: &mut Context, out: &mut Vec<Answer>) {
+    fn end(&mut self, step: &mut Step<'_>) {
         (self.config, self.candidate) = (None, None);
         if matches!(self.holding, Holding::Serving(_)) {
-            self.step_down(context, out);
+            self.step_down(step);
         }
     }
 
     /// Stops following a primary, and destroys the copy. A session that begins meanwhile starts with an empty copy.
-    fn destroy(&mut self, context: &mut Context) {
+    fn destroy(&mut self, step: &mut Step<'_>) {
         let Holding::Copy(Some(copy)) = std::mem::replace(&mut self.holding, Holding::Working) else {
             unreachable!("only an idle copy is destroyed");
         };
         drop(self.backup.retire());
         (self.building, self.candidate) = (None, None);
-        context
-            .spawn(self.id, Activity::Engine.of_backup(), move || Outcome::Role(RoleDone::Destroyed(destroy(*copy))));
+        step.spawn(Activity::Engine.of_backup(), move || Outcome::Role(RoleDone::Destroyed(destroy(*copy))));
     }
 
     /// The copy was destroyed, or could not be.

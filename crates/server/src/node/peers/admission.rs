@@ -28,6 +28,13 @@ pub(crate) struct Session {
     pub(crate) is_based: bool,
 }
 
+impl Session {
+    /// One that begins. What it lacks is said later.
+    pub(crate) fn begun(server: ServerId) -> Session {
+        Session { server, lacked: 0, is_based: false }
+    }
+}
+
 /// The regions that bring a copy in sync or wait for that, by server.
 pub(crate) struct Admission {
     /// Bytes that are sent to learners in a second; 0: no limit.
@@ -105,7 +112,7 @@ mod tests {
     }
 
     fn begun(server: ServerId) -> Session {
-        Session { server, lacked: 0, is_based: false }
+        Session::begun(server)
     }
 
     #[test]

@@ -8,7 +8,6 @@
 
 use crate::node::region::Slot;
 use crate::node::{Context, Node};
-use leeward_format::cluster::GroupConfig;
 use leeward_format::control::{Control, SafeLsnOf};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -107,17 +106,6 @@ impl Context {
         self.ask_lease_and_publish(server, regions, Vec::new());
     }
 
-    /// The primary of `term` no longer answers operations. If `config` says that it handed its role over, no member need wait
-    /// for its leases: it releases them.
-    pub(crate) fn release_leases(&mut self, config: &GroupConfig, term: Epoch) {
-        if config.released_term() == Some(term) {
-            let me = self.me;
-            for member in config.members().filter(|member| *member != me) {
-                self.send_urgent(member.server, &Control::Released { regions: vec![(config.region, term)] });
-            }
-        }
-    }
-
     /// [`Context::ask_lease`], which also publishes `safe_lsns`, if the server can use them.
     fn ask_lease_and_publish(
         &mut self,
@@ -181,12 +169,12 @@ impl Node {
         let mut granted = Vec::new();
         for &(region, term) in regions {
             let view = self.context.agent.view();
-            let slot = self.slots.get_mut(&region).filter(|slot| {
+            let slot = self.slots.get(&region).filter(|slot| {
                 let newer = slot.config.as_ref().is_some_and(|config| config.term > term);
                 !newer && !view.has_ended(region) && slot.backup.may_grant(from, term)
             });
-            if let Some(slot) = slot {
-                slot.look_after_reads(&mut self.context);
+            if slot.is_some() {
+                self.step(region, Slot::look_after_reads);
                 self.context.grants.grant(now, region, term, kept);
                 granted.push((region, term));
             }
@@ -199,14 +187,11 @@ impl Node {
 
     /// A primary that has handed these regions over no longer relies on their leases. A copy that waited for them to end goes
     /// on.
-    pub(super) fn leases_released(&mut self, now: Nanos, regions: &[(RegionId, Epoch)]) {
+    pub(super) fn leases_released(&mut self, regions: &[(RegionId, Epoch)]) {
         for (region, term) in regions {
             self.context.grants.release(*region, *term);
-            if let Some(slot) = self.slots.get_mut(region) {
+            if self.step(*region, Slot::leases_released).is_some() {
                 self.idle.touch(*region);
-                slot.backup.join_when_allowed(now, &self.context.grants);
-                slot.act_as_backup(&mut self.context);
-                slot.reconcile(now, &mut self.context, &mut self.answers);
             }
         }
     }

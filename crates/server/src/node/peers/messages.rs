@@ -26,16 +26,7 @@ impl Node {
                     self.context.tell_settings(from);
                     self.context.send_unsent(from);
                 }
-                for slot in self.slots.values_mut() {
-                    if let Some(serving) = slot.serving() {
-                        serving.primary_mut().link(now, from, up);
-                        slot.act_as_primary(&mut self.context);
-                    }
-                    if up {
-                        slot.backup.link_up(from);
-                        slot.act_as_backup(&mut self.context);
-                    }
-                }
+                self.step_each(|slot, step| slot.link_changed(from, up, step));
                 if !up {
                     for next in self.forwarding.lost(now, from) {
                         self.next(now, next);
@@ -47,16 +38,8 @@ impl Node {
             LinkEvent::Refused { op: link::MAP_OP } => self.fresh.map_refused(now, from),
             LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
                 self.idle.touch(Ops::region_of(op));
-                let slot = self.slots.get_mut(&Ops::region_of(op));
-                if let Some(slot) = slot
-                    && let Some(serving) = slot.serving()
-                {
-                    match event {
-                        LinkEvent::Completed { .. } => serving.primary_mut().complete(now, from, op),
-                        _ => serving.primary_mut().refused(now, from, op),
-                    }
-                    slot.act_as_primary(&mut self.context);
-                }
+                let is_refused = matches!(event, LinkEvent::Refused { .. });
+                self.step(Ops::region_of(op), |slot, step| slot.write_ended(from, op, is_refused, step));
             }
             LinkEvent::Message(bytes) => self.frames(now, from, &bytes),
         }
@@ -94,7 +77,7 @@ impl Node {
             Control::SafeLsnAnswer { id, now: wall, safe_lsn, line } => {
                 self.safe_lsn_answered(now, from, id, Answer { wall, safe_lsn, line });
             }
-            Control::Released { regions } => self.leases_released(now, &regions),
+            Control::Released { regions } => self.leases_released(&regions),
             Control::Load(load) => self.context.agent.record_load(now, from, &load),
             Control::Forward { id, table, op, once, epoch } => {
                 let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));
@@ -110,22 +93,19 @@ impl Node {
             Control::ToBackup { region, term, session, body } => {
                 let _at = cpu::at(Activity::Mirroring.of_backup());
                 if !self.slots.contains_key(&region) {
-                    self.configure(now, region);
+                    self.configure(region);
                     self.look_for_replica_garbage(now, region);
                 }
                 self.replica_gc.is_asked_for(now, region);
-                let slot = self.slots.get_mut(&region).expect("it is there by now");
                 self.idle.touch(region);
                 let session = PrimarySession { primary: from, term, session };
-                slot.hear_primary(now, session, body, &mut self.context, &mut self.answers);
+                self.step(region, |slot, step| slot.hear_primary(session, body, step)).expect("it is there by now");
             }
             Control::ToPrimary { region, term, session, body } => {
                 let _at = cpu::at(Activity::Mirroring.of_primary());
                 self.context.syncing.admission.heard(now, from);
                 self.idle.touch(region);
-                if let Some(slot) = self.slots.get_mut(&region) {
-                    slot.hear_backup(now, from, term, session, body, &mut self.context);
-                }
+                self.step(region, |slot, step| slot.hear_backup(from, (term, session), body, step));
             }
         }
     }

@@ -2,36 +2,27 @@
 //!
 //! Invariant: one job at a time has the copy. Belongs to the node's thread.
 
+use super::effects::{Effect, Step};
 use super::{Holding, RoleDone, Slot};
-use crate::node::Context;
 use crate::node::job::Outcome;
 use crate::node::reshape::quiesce::PRIMED_BYTES;
-use crate::node::serving::Answer;
 use leeward_engine::compaction::{Compaction, CompactionDone};
 use leeward_engine::{Error, Region};
 use leeward_format::control::{Control, ToBackup};
-use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
 use leeward_replication::backup::{BackupAction, PrimarySession};
 use std::sync::Arc;
 
 impl Slot {
     /// A primary's message.
-    pub(crate) fn hear_primary(
-        &mut self,
-        now: Nanos,
-        session: PrimarySession,
-        body: ToBackup,
-        context: &mut Context,
-        out: &mut Vec<Answer>,
-    ) {
+    pub(crate) fn hear_primary(&mut self, session: PrimarySession, body: ToBackup, step: &mut Step<'_>) {
         let superseded = match &self.holding {
             Holding::Serving(serving) => serving.term() < session.term,
             Holding::Promoting { term, .. } => *term >= session.term,
             _ => false,
         };
         match &self.holding {
-            Holding::Serving(_) if superseded => self.step_down(context, out),
+            Holding::Serving(_) if superseded => self.step_down(step),
             Holding::Serving(_) => return,
             Holding::Promoting { .. } if superseded => return,
             _ => {}
@@ -40,28 +31,35 @@ impl Slot {
             return;
         }
         self.last_ended = self.last_ended.max(session.term);
-        self.backup.message(now, session, body, &context.grants);
+        self.backup.message(step.now, session, body, step.facts.grants());
         if self.backup.is_priming() {
-            self.build(context);
+            self.build(step);
         }
-        self.act_as_backup(context);
+        self.act_as_backup(step);
     }
 
-    pub(crate) fn act_as_backup(&mut self, context: &mut Context) {
+    /// A primary has released its leases: a copy that waited for them to end goes on.
+    pub(crate) fn leases_released(&mut self, step: &mut Step<'_>) {
+        self.backup.join_when_allowed(step.now, step.facts.grants());
+        self.act_as_backup(step);
+        self.reconcile(step);
+    }
+
+    pub(crate) fn act_as_backup(&mut self, step: &mut Step<'_>) {
         for action in self.backup.take_actions() {
             match action {
                 BackupAction::Start(work) => self.work = Some(work),
-                BackupAction::Send(to, body) if to.primary == context.me.server => self.hear_itself(to.term, body),
+                BackupAction::Send(to, body) if to.primary == self.node.me.server => self.hear_itself(to.term, body),
                 BackupAction::Send(to, body) => {
                     let message = Control::ToPrimary { region: self.id, term: to.term, session: to.session, body };
-                    context.send(to.primary, &message);
+                    step.send(to.primary, message);
                 }
             }
         }
-        self.run_work(context);
+        self.run_work(step);
     }
 
-    fn run_work(&mut self, context: &mut Context) {
+    fn run_work(&mut self, step: &mut Step<'_>) {
         if self.work.is_none() || !matches!(self.holding, Holding::Copy(_)) {
             return;
         }
@@ -69,10 +67,10 @@ impl Slot {
             unreachable!("just seen");
         };
         let work = self.work.take().expect("just seen");
-        context.given_work.insert(self.id);
-        let (mounted, fabric) = (self.backup.mounted().cloned(), context.fabric.clone());
-        let (id, volume) = (self.id, context.volume.clone());
-        context.spawn(self.id, work.account(), move || {
+        step.ask(Effect::GaveWork);
+        let (mounted, fabric) = (self.backup.mounted().cloned(), self.node.fabric.clone());
+        let (id, volume) = (self.id, self.node.volume.clone());
+        step.spawn(work.account(), move || {
             let result = work.run(&volume, id, &mut replica, mounted.as_deref(), fabric.as_ref());
             Outcome::Role(RoleDone::Followed { replica, result })
         });
@@ -80,8 +78,8 @@ impl Slot {
 
     /// Starts a compaction of the index that the copy builds, if one is due and none is under way. A pending child is in no
     /// configuration yet, and is not compacted: which of its garbage is inherited is not known.
-    pub(crate) fn build(&mut self, context: &mut Context) {
-        let (region, now) = (self.building.clone(), context.clock.wall.now());
+    pub(crate) fn build(&mut self, step: &mut Step<'_>) {
+        let (region, now) = (self.building.clone(), self.node.wall.now());
         let must_prime = region.as_ref().is_some_and(|region| region.promotion_bytes() > PRIMED_BYTES);
         let is_to_come = region.is_none() && !self.backup.is_settled();
         if self.backup.is_priming() && !must_prime && !is_to_come {
@@ -92,7 +90,7 @@ impl Slot {
         let Some(compaction) = next(&region, now) else { return };
         self.is_building = true;
         let build = move || Outcome::Role(RoleDone::Built(compact(&region, compaction)));
-        context.spawn_in_background(self.id, Activity::Compaction.of_backup(), build);
+        step.spawn_in_background(Activity::Compaction.of_backup(), build);
     }
 
     pub(super) fn built(&mut self, result: Result<Box<CompactionDone>, Error>) {

@@ -5,8 +5,8 @@
 //! configuration, as far as the process lives: the job is spawned in the turn that follows the configuration. Belongs to the node's
 //! thread; the volume is told by a job.
 
+use super::effects::Step;
 use super::{Holding, Slot};
-use crate::node::Context;
 use crate::node::job::Outcome;
 use leeward_cluster::HeldCopy;
 use leeward_engine::{Replica, Volume};
@@ -17,18 +17,18 @@ use std::collections::BTreeMap;
 
 impl Slot {
     /// Has the volume told what the copy belongs to, if a configuration that names this server is news.
-    pub(super) fn identify(&mut self, context: &mut Context) {
+    pub(super) fn identify(&mut self, step: &mut Step<'_>) {
         let Some(config) = self.config.as_ref().filter(|config| self.identified != Some(config.epoch)) else { return };
-        let server = context.me.server;
+        let server = self.node.me.server;
         // A job that may be making the copy now is followed by another look.
         let has_copy = matches!(self.holding, Holding::Copy(Some(_)) | Holding::Serving(_) | Holding::Retiring(_));
-        let Some(cluster) = context.agent.view().cluster().filter(|_| has_copy) else { return };
+        let Some(cluster) = step.facts.cluster().filter(|_| has_copy) else { return };
         if !config.members().any(|member| member.server == server) {
             return;
         }
         self.identified = Some(config.epoch);
-        let (region, identity, volume) = (self.id, CopyIdentity::of(cluster, config), context.volume.clone());
-        context.spawn_in_background(region, Activity::Engine.of_backup(), move || {
+        let (region, identity, volume) = (self.id, CopyIdentity::of(cluster, config), self.node.volume.clone());
+        step.spawn_in_background(Activity::Engine.of_backup(), move || {
             Outcome::Identified(volume.identify(region, identity))
         });
     }

@@ -176,7 +176,7 @@ impl Node {
     pub(crate) fn look_at_active(&mut self, now: Nanos) {
         let given_work = std::mem::take(&mut self.context.given_work);
         for region in self.regions_to_look_at(now) {
-            self.look_at(now, region);
+            self.look_at(region);
         }
         // That a copy gets work because somebody looks at it is no event.
         self.context.given_work = given_work;

@@ -7,11 +7,12 @@
 //!      '----- Retiring (waits for its jobs, then becomes a copy again) <------- a newer term --------'
 //! ```
 //! `promotion` is the way from a copy to a region that is served, `follower` the side of a backup, `primary` that of a primary.
-//! `idle`: regions that a tick skips. `saving`: when backups save what was mirrored.
+//! `effects`: what a region asks of its node. `idle`: regions that a tick skips. `saving`: when backups save what was mirrored.
 //!
 //! Invariant: exactly one of the replica, a job that has it, and the serving region exists. A node that lost the primary role
 //! keeps nothing of what it had in memory. Its copy is as its volume has it, and is brought in sync like any other.
 
+pub(crate) mod effects;
 mod follower;
 pub(crate) mod identity;
 pub(crate) mod idle;
@@ -19,21 +20,21 @@ mod primary;
 mod promotion;
 pub(crate) mod saving;
 
-use crate::node::Context;
-use crate::node::job::{Job, JobClass, Outcome};
+use crate::node::job::Outcome;
 use crate::node::requests::stale::SafeLsns;
 use crate::node::requests::waiting::WaitingRoom;
-use crate::node::serving::{Answer, Serving};
+use crate::node::serving::Serving;
+use effects::{Effect, NodeResources, Step};
 use identity::{copy_found, found};
 use leeward_engine::compaction::{CompactionDone, CompactionTotals};
 use leeward_engine::{Error, Region, Replica};
-use leeward_format::cluster::{GroupConfig, IndexKind, TableOptions};
+use leeward_format::cluster::{CopyFound, GroupConfig};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
-use leeward_platform::cpu::{Account, Activity};
-use leeward_platform::planted::{Bug, planted};
+use leeward_platform::cpu::Activity;
 use leeward_replication::backup::{Backup, Done, Undone, Work};
 use leeward_replication::candidate::Candidate;
+pub(crate) use primary::TurnEnded;
 pub(crate) use promotion::Opened;
 use promotion::PromotionFailed;
 use std::sync::Arc;
@@ -71,6 +72,7 @@ pub(crate) enum Holding {
 
 pub(crate) struct Slot {
     pub(crate) id: RegionId,
+    pub(crate) node: Arc<NodeResources>,
     pub(crate) config: Option<GroupConfig>,
     pub(crate) backup: Backup,
     pub(crate) holding: Holding,
@@ -94,6 +96,8 @@ pub(crate) struct Slot {
     pub(crate) waiting: WaitingRoom,
     /// Since when the device has no room for a promotion, and until when the node does not try again.
     pub(crate) out_of_space: Option<(Nanos, Nanos)>,
+    /// What the cluster was last told of the copy is that it is damaged.
+    says_damaged: bool,
     /// The configuration by which the volume was last told what the copy belongs to.
     identified: Option<Epoch>,
     /// This node becomes primary of no term up to this one: it has lost it, or has followed another primary of it.
@@ -101,12 +105,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(id: RegionId, copy: Option<Box<Replica>>, context: &Context) -> Slot {
+    pub(crate) fn new(id: RegionId, copy: Option<Box<Replica>>, node: Arc<NodeResources>) -> Slot {
         Slot {
             id,
             config: None,
-            backup: Backup::new(id, context.me),
-            holding: Holding::Copy(copy),
+            backup: Backup::new(id, node.me),
+            node,
             work: None,
             building: None,
             reading: None,
@@ -117,6 +121,8 @@ impl Slot {
             candidate: None,
             waiting: WaitingRoom::default(),
             out_of_space: None,
+            says_damaged: copy.as_ref().is_some_and(|copy| copy.is_damaged()),
+            holding: Holding::Copy(copy),
             identified: None,
             last_ended: Epoch(0),
         }
@@ -130,40 +136,38 @@ impl Slot {
     }
 
     /// A configuration was read from the coordinator that is newer than the one known here.
-    pub(crate) fn configure(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context, out: &mut Vec<Answer>) {
+    pub(crate) fn configure(&mut self, config: &GroupConfig, step: &mut Step<'_>) {
         let before = self.config.replace(config.clone());
         self.out_of_space.take_if(|_| before.as_ref().is_none_or(|before| before.term != config.term));
         if before.is_none_or(|before| before.inherited_below != config.inherited_below) {
             self.set_inherited_below();
         }
         self.activate_child(config);
-        self.identify(context);
-        let maps_memory = context.fabric.maps_memory();
-        let is_read = |TableOptions { reads, .. }: TableOptions| {
-            reads.index == IndexKind::Hybrid || maps_memory && reads.is_at_backups()
-        };
-        if !context.table_options(&config.table).is_none_or(is_read) {
-            context.grants.forget_before(self.id);
+        self.identify(step);
+        if config.has(self.node.me) && config.primary != Some(self.node.me) {
+            self.backup.term_began(step.now, config.term, step.facts.grants());
+            self.act_as_backup(step);
         }
-        if planted(Bug::ReleaseEverything) {
-            context.grants.release(self.id, config.term);
-            self.backup.join_when_allowed(now, &context.grants);
-            self.act_as_backup(context);
+        self.reconcile(step);
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, step: &mut Step<'_>) {
+        if let Some(serving) = self.serving() {
+            serving.tick(step.now, &mut step.effects.answers);
+            self.act_as_primary(step);
         }
-        if config.has(context.me) && config.primary != Some(context.me) {
-            self.backup.term_began(now, config.term, &context.grants);
-            self.act_as_backup(context);
-        }
-        self.reconcile(now, context, out);
+        self.backup.join_when_allowed(step.now, step.facts.grants());
+        self.build(step);
+        self.act_as_backup(step);
+        self.reconcile(step);
     }
 
     /// Brings this node's role in line with the configuration, as far as that is possible now.
-    pub(crate) fn reconcile(&mut self, now: Nanos, context: &mut Context, out: &mut Vec<Answer>) {
-        let Some(config) = &self.config else { return self.finish_retiring(context) };
+    pub(crate) fn reconcile(&mut self, step: &mut Step<'_>) {
+        let Some(config) = &self.config else { return self.finish_retiring(step) };
         if let Holding::Serving(serving) = &mut self.holding {
-            if let Some(options) =
-                context.agent.view().table(&config.table).filter(|o| *o != serving.primary().options())
-            {
+            if let Some(options) = step.facts.table(&config.table).filter(|o| *o != serving.primary().options()) {
                 serving.primary_mut().set_options(options.clone());
             }
             if serving.primary().config() == config {
@@ -171,84 +175,90 @@ impl Slot {
             }
         }
         let config = config.clone();
-        let mine = config.primary == Some(context.me);
+        let mine = config.primary == Some(self.node.me);
         match &mut self.holding {
             Holding::Serving(serving) if mine && serving.term() == config.term => {
                 serving.region().set_inherited_below(config.inherited_below);
-                serving.primary_mut().reconfigure(now, config, &context.links_up());
-                self.act_as_primary(context);
+                serving.primary_mut().reconfigure(step.now, config, &step.facts.linked());
+                self.act_as_primary(step);
             }
             Holding::Serving(serving) => {
                 let term = serving.term();
-                self.step_down(context, out);
-                context.release_leases(&config, term);
+                self.step_down(step);
+                primary::release_leases(self.node.me, &config, term, step);
             }
-            Holding::Copy(_) if mine && config.term > self.last_ended => self.campaign(now, &config, context),
+            Holding::Copy(_) if mine && config.term > self.last_ended => self.campaign(&config, step),
             _ => {}
         }
-        self.finish_retiring(context);
+        self.finish_retiring(step);
     }
 
     /// A newer term has begun, or a message says so.
-    pub(crate) fn step_down(&mut self, context: &mut Context, out: &mut Vec<Answer>) {
+    pub(crate) fn step_down(&mut self, step: &mut Step<'_>) {
         let Holding::Serving(mut serving) = std::mem::replace(&mut self.holding, Holding::Reopening) else {
             unreachable!("only a serving region steps down");
         };
         tracing::info!(region = %self.id, term = %serving.term(), "no longer the primary");
-        context.again.extend(serving.abandon(out));
+        let operations = serving.abandon(&mut step.effects.answers);
+        operations.into_iter().for_each(|unrouted| step.ask(Effect::RouteAgain(unrouted)));
         // Retiring waits for these jobs.
-        serving.take_jobs(&mut context.jobs);
-        context.syncing.admission.change(&serving.count_sessions(Vec::new()), &[]);
+        serving.take_jobs(step);
+        serving.count_sessions(Vec::new(), step);
         self.last_ended = self.last_ended.max(serving.term());
         self.holding = Holding::Retiring(serving);
-        self.finish_retiring(context);
+        self.finish_retiring(step);
     }
 
-    fn finish_retiring(&mut self, context: &mut Context) {
+    fn finish_retiring(&mut self, step: &mut Step<'_>) {
         if !matches!(&self.holding, Holding::Retiring(serving) if !serving.has_jobs()) {
             return;
         }
         let Holding::Retiring(serving) = std::mem::replace(&mut self.holding, Holding::Reopening) else {
             unreachable!("just seen");
         };
-        self.reopen(serving.region().clone(), context);
+        self.reopen(serving.region().clone(), step);
     }
 
     /// Makes a copy again of what was open.
-    fn reopen(&mut self, region: Arc<Region>, context: &mut Context) {
+    fn reopen(&mut self, region: Arc<Region>, step: &mut Step<'_>) {
         self.holding = Holding::Reopening;
         let retire = move || Outcome::Role(RoleDone::Retired(region.into_replica().map(Box::new)));
-        context.spawn(self.id, Activity::Engine.of_primary(), retire);
+        step.spawn(Activity::Engine.of_primary(), retire);
     }
 
     /// A job of the region ended.
-    pub(crate) fn job_done(&mut self, now: Nanos, outcome: Outcome, context: &mut Context, out: &mut Vec<Answer>) {
+    pub(crate) fn job_done(&mut self, outcome: Outcome, step: &mut Step<'_>) {
         match outcome {
-            Outcome::Role(done) => self.role_done(now, done, context),
-            other => self.serving_job_done(now, other, context),
+            Outcome::Role(done) => self.role_done(done, step),
+            other => self.serving_job_done(other, step),
         }
-        self.register_damage(now, context);
-        self.identify(context);
-        self.act_as_backup(context);
-        self.reconcile(now, context, out);
+        self.register_damage(step);
+        self.identify(step);
+        self.act_as_backup(step);
+        self.reconcile(step);
     }
 
-    /// Tells the cluster whether the copy is damaged, if that has changed.
-    fn register_damage(&self, now: Nanos, context: &mut Context) {
-        let says_damaged = context.agent.says_damaged(self.id);
+    /// Tells the cluster that the copy is damaged, or no longer is.
+    fn register_damage(&mut self, step: &mut Step<'_>) {
         let found = match &self.holding {
-            Holding::Copy(Some(copy)) if copy.is_damaged() != says_damaged => copy_found(copy),
-            Holding::Serving(serving) if says_damaged => {
-                found(&context.volume, self.id, (serving.term(), serving.region().last_lsn()))
+            Holding::Copy(Some(copy)) if copy.is_damaged() || self.says_damaged => copy_found(copy),
+            Holding::Serving(serving) if self.says_damaged => {
+                found(&self.node.volume, self.id, (serving.term(), serving.region().last_lsn()))
             }
             _ => return,
         };
-        context.agent.update_copy(now, found);
+        self.register(found, step);
     }
 
-    fn role_done(&mut self, now: Nanos, done: RoleDone, context: &mut Context) {
+    /// Tells the cluster what this copy is.
+    fn register(&mut self, found: CopyFound, step: &mut Step<'_>) {
+        self.says_damaged = found.is_damaged();
+        step.ask(Effect::Register(found));
+    }
+
+    fn role_done(&mut self, done: RoleDone, step: &mut Step<'_>) {
         match done {
-            RoleDone::Promoted(result) => self.promoted(now, result, context),
+            RoleDone::Promoted(result) => self.promoted(result, step),
             RoleDone::Retired(Ok(replica)) => self.holding = Holding::Copy(Some(replica)),
             RoleDone::Retired(Err(error)) => {
                 tracing::error!(region = %self.id, %error, "the copy cannot be opened as a backup; restart the node to try again");
@@ -260,23 +270,23 @@ impl Slot {
                 self.reading = copy.and_then(Replica::reading);
                 let applied = copy.and_then(Replica::applied);
                 self.holding = Holding::Copy(replica);
-                let own = self.backup.primary_session().filter(|session| session.primary == context.me.server);
+                let own = self.backup.primary_session().filter(|session| session.primary == self.node.me.server);
                 if let (Err(Undone { lacks_room: true, .. }), Some(session)) = (&result, own) {
-                    self.note_out_of_space(now, session.term);
+                    self.note_out_of_space(step.now, session.term);
                 }
                 self.backup.done(result);
                 self.backup.applied(applied);
-                self.build(context);
+                self.build(step);
             }
             RoleDone::Built(result) => {
                 self.built(result);
-                self.build(context);
+                self.build(step);
             }
             RoleDone::Destroyed(result) => self.destroyed(result),
         }
     }
 
-    fn serving_job_done(&mut self, now: Nanos, outcome: Outcome, context: &mut Context) {
+    fn serving_job_done(&mut self, outcome: Outcome, step: &mut Step<'_>) {
         let (Holding::Serving(serving) | Holding::Retiring(serving)) = &mut self.holding else {
             unreachable!("a region is given up only when none of its jobs is running");
         };
@@ -286,33 +296,11 @@ impl Slot {
         }
         let serving = self.serving().expect("just seen");
         match outcome {
-            Outcome::Operation(done) => serving.operation_done(now, done),
-            Outcome::Upkeep(done) => serving.upkeep_done(now, done),
-            Outcome::Reshape(done) => serving.reshape_done(now, done),
+            Outcome::Operation(done) => serving.operation_done(step.now, done),
+            Outcome::Upkeep(done) => serving.upkeep_done(step.now, done),
+            Outcome::Reshape(done) => serving.reshape_done(step.now, done),
             _ => unreachable!("the node has dealt with it"),
         }
-        self.act_as_primary(context);
-    }
-}
-
-impl Context {
-    /// Adds a job of a region for which no client and no primary waits.
-    pub(crate) fn spawn_in_background(
-        &mut self,
-        region: RegionId,
-        account: Account,
-        work: impl FnOnce() -> Outcome + Send + 'static,
-    ) {
-        self.jobs.push(Job::new(JobClass::Background, account, region, work));
-    }
-
-    /// Adds a job of a region.
-    pub(crate) fn spawn(
-        &mut self,
-        region: RegionId,
-        account: Account,
-        work: impl FnOnce() -> Outcome + Send + 'static,
-    ) {
-        self.jobs.push(Job::new(JobClass::Foreground, account, region, work));
+        self.act_as_primary(step);
     }
 }

@@ -3,8 +3,9 @@
 //!
 //! Belongs to the node's thread.
 
+use super::effects::{ProposedChange, Step};
+use super::primary::propose;
 use super::{Holding, RoleDone, Slot};
-use crate::node::Context;
 use crate::node::job::Outcome;
 use crate::node::requests::dedup::{OfNode, Requests};
 use crate::node::serving::Serving;
@@ -45,9 +46,9 @@ pub(crate) struct PromotionFailed {
 
 impl Slot {
     /// Becomes the primary of `config`, if no other member can have a longer copy.
-    pub(super) fn campaign(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
-        if config.recovery_quorum == 0 || self.is_longest(now, config, context) {
-            self.promote(now, config, context);
+    pub(super) fn campaign(&mut self, config: &GroupConfig, step: &mut Step<'_>) {
+        if config.recovery_quorum == 0 || self.is_longest(config, step) {
+            self.promote(config, step);
         }
     }
 
@@ -67,18 +68,21 @@ impl Slot {
 
     /// Whether this copy is known to be the longest. Asks the other members, and hands the primary role to one with a longer
     /// copy.
-    fn is_longest(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) -> bool {
-        let Some(options) = context.table_options(&config.table) else { return false };
+    fn is_longest(&mut self, config: &GroupConfig, step: &mut Step<'_>) -> bool {
+        let now = step.now;
+        let Some(options) = step.table_of(config) else { return false };
         let known = self.candidate.take().filter(|candidate| candidate.term() == config.term);
         let mut candidate = known.unwrap_or_else(|| Candidate::new(now, config.clone()));
         candidate.reconfigure(config);
-        let (me, term, session) = (context.me.server, config.term, candidate::SESSION);
+        let (me, term, session) = (self.node.me.server, config.term, candidate::SESSION);
         let open = ToBackup::Open { options };
-        for server in candidate.ask(now, |server| server == me || context.can_succeed(server)) {
+        for server in candidate.ask(now, |server| server == me || step.facts.can_succeed(server)) {
             let body = open.clone();
             match server == me {
-                true => self.backup.message(now, PrimarySession { primary: me, term, session }, body, &context.grants),
-                false => context.send(server, &Control::ToBackup { region: self.id, term, session, body }),
+                true => {
+                    self.backup.message(now, PrimarySession { primary: me, term, session }, body, step.facts.grants())
+                }
+                false => step.send(server, Control::ToBackup { region: self.id, term, session, body }),
             }
         }
         let verdict = candidate.verdict(now);
@@ -87,20 +91,22 @@ impl Slot {
             Verdict::Serve => return true,
             Verdict::HandOver(target) => {
                 tracing::info!(region = %self.id, %term, to = %target.server, "hands the primary role over");
-                context.propose(config, config.handed_to(target));
+                propose(config.clone(), ProposedChange::Replace(config.handed_to(target)), step);
             }
             Verdict::Open => {}
         }
-        self.act_as_backup(context);
+        self.act_as_backup(step);
         false
     }
 
-    fn promote(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
-        let is_blocked = context.grants.blocked_until(now, self.id, config.term).is_some() || !self.backup.is_idle();
+    fn promote(&mut self, config: &GroupConfig, step: &mut Step<'_>) {
+        let now = step.now;
+        let is_blocked =
+            step.facts.grants().blocked_until(now, self.id, config.term).is_some() || !self.backup.is_idle();
         if is_blocked || self.out_of_space.is_some_and(|(_, until)| now < until) {
             return;
         }
-        let Some(options) = context.table_options(&config.table) else { return };
+        let Some(options) = step.table_of(config) else { return };
         let Holding::Copy(copy) =
             std::mem::replace(&mut self.holding, Holding::Promoting { term: config.term, since: now })
         else {
@@ -108,9 +114,8 @@ impl Slot {
         };
         let mounted = self.backup.retire();
         (self.work, self.building, self.reading, self.candidate) = (None, None, None, None);
-        let (id, term, volume, requests) =
-            (self.id, config.term, context.volume.clone(), context.shared.requests.clone());
-        context.spawn(self.id, Activity::Engine.of_primary(), move || {
+        let (id, term, volume, requests) = (self.id, config.term, self.node.volume.clone(), self.node.requests.clone());
+        step.spawn(Activity::Engine.of_primary(), move || {
             let open = || -> Result<Arc<Region>, Unopened> {
                 let copy = match copy {
                     Some(copy) => *copy,
@@ -126,23 +131,24 @@ impl Slot {
         });
     }
 
-    pub(super) fn promoted(&mut self, now: Nanos, result: Result<Opened, PromotionFailed>, context: &mut Context) {
+    pub(super) fn promoted(&mut self, result: Result<Opened, PromotionFailed>, step: &mut Step<'_>) {
+        let now = step.now;
         let Holding::Promoting { term, since } = self.holding else {
             unreachable!("only one job promotes a copy");
         };
         let result = result.inspect(|_| self.out_of_space = None);
         match (result, &self.config) {
             (Ok(opened), Some(config)) => {
-                let options = context.table_options(&config.table).unwrap_or_else(|| opened.region.options().clone());
+                let options = step.table_of(config).unwrap_or_else(|| opened.region.options().clone());
                 let mut config = config.clone();
                 if config.term != term {
                     // Another term began meanwhile, so the region retires at once.
                     (config.backups, config.learners, config.term) = (Vec::new(), Vec::new(), term);
                 }
                 let primary =
-                    Primary::new(now, config, options, (context.timing, context.ops.clone()), &context.links_up());
-                self.holding = Holding::Serving(Box::new(Serving::new(since, context, opened, primary)));
-                self.act_as_primary(context);
+                    Primary::new(now, config, options, (self.node.timing, self.node.ops.clone()), &step.facts.linked());
+                self.holding = Holding::Serving(Box::new(Serving::new(since, &self.node, opened, primary)));
+                self.act_as_primary(step);
             }
             (
                 Err(PromotionFailed { unopened: Unopened { error: error @ Error::NoSpace { .. }, copy }, mounted }),
@@ -157,14 +163,13 @@ impl Slot {
                 tracing::error!(region = %self.id, %error, "cannot be opened for serving");
                 if error.is_damage() {
                     let term = copy.map_or(term, |copy| copy.position().0);
-                    context
-                        .agent
-                        .update_copy(now, super::identity::found(&context.volume, self.id, (term, CopyFound::DAMAGED)));
+                    let found = super::identity::found(&self.node.volume, self.id, (term, CopyFound::DAMAGED));
+                    self.register(found, step);
                 }
                 self.holding = Holding::Broken(error.to_string());
             }
             // The region no longer exists.
-            (Ok(opened), None) => self.reopen(opened.region, context),
+            (Ok(opened), None) => self.reopen(opened.region, step),
         }
     }
 

@@ -107,14 +107,16 @@ impl Node {
         if steps.is_empty() && !all {
             return;
         }
-        for (region, slot) in &mut self.slots {
-            let durably = steps.contains(&(region.0 % STEPS));
+        let mut is_unsynced = false;
+        self.step_each(|slot, step| {
+            let durably = steps.contains(&(slot.id.0 % STEPS));
             if durably || all {
                 slot.backup.save_tails(durably);
-                slot.act_as_backup(&mut self.context);
-                self.tail_saver.is_unsynced |= !slot.backup.is_idle();
+                slot.act_as_backup(step);
+                is_unsynced |= !slot.backup.is_idle();
             }
-        }
+        });
+        self.tail_saver.is_unsynced |= is_unsynced;
     }
 
     fn sync_written(&mut self) {

@@ -360,7 +360,7 @@ impl Node {
                 self.fresh.rest(now, region, backup);
                 self.route(now, unrouted, Way::Any);
             }
-            Next::Answer(answer) => self.answers.push(answer),
+            Next::Answer(answer) => self.effects.answers.push(answer),
         }
     }
 
@@ -379,7 +379,7 @@ impl Node {
     pub(crate) fn refuse_waiting(&mut self, now: Nanos) {
         for unrouted in self.forwarding.in_flight.late(|unrouted| now - unrouted.since >= TIMEOUT) {
             let region = self.region_of(&unrouted.op, &unrouted.table).map_or(RegionId(0), |(region, ..)| region);
-            self.answers.push(unrouted.give_up(OpError::Overloaded(region)));
+            self.effects.answers.push(unrouted.give_up(OpError::Overloaded(region)));
         }
     }
 

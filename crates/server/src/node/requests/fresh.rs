@@ -221,13 +221,13 @@ impl Node {
     /// A read that accepts no staleness, of a region with this configuration.
     pub(super) fn read_fresh(&mut self, now: Nanos, config: &GroupConfig, unrouted: Unrouted, way: Way) {
         let region = config.region;
-        let slot = self.slots.get_mut(&region);
-        let is_followed = slot.is_some_and(|slot| {
+        let is_followed = self.step(region, |slot, step| {
             if slot.is_unread_backup() {
-                slot.catch_up_reads(&mut self.context);
+                slot.catch_up_reads(step);
             }
             slot.followed(config).is_some()
         });
+        let is_followed = is_followed.unwrap_or(false);
         if is_followed && !self.context.clients.is_full() {
             if let Some((unrouted, way)) = self.fresh.wait(&*self.context.fabric, region, (unrouted, way)) {
                 self.route(now, unrouted, way);
@@ -311,9 +311,7 @@ impl Node {
         let Some((lsn, wall)) = state else { return };
         let last = copy.last_lsn();
         if last < lsn && !planted(Bug::ScanUndrained) {
-            if let Some(slot) = self.slots.get_mut(&region) {
-                slot.catch_up_reads(&mut self.context);
-            }
+            self.step(region, Slot::catch_up_reads);
             return;
         }
         let lsn = if planted(Bug::ScanBeyondSafe) { last } else { lsn.min(last) };

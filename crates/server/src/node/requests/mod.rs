@@ -49,7 +49,7 @@ impl Node {
                 self.prove(to, op)
             }
             (Ok(()), Op::RangeBounds { region, want_bounds }) => self.range_bounds(to, region, want_bounds),
-            (Ok(()), Op::RangeDigests(question)) => self.range_digests(now, to, *question),
+            (Ok(()), Op::RangeDigests(question)) => self.range_digests(to, *question),
             (Ok(()), Op::RebuildIndex { region, server }) => self.rebuild_index(to, region, server),
             (Ok(()), Op::AlterTable { change }) => self.alter_table(now, to, *change),
             (Ok(()), Op::RequestRegion { region, request }) => {
@@ -65,7 +65,7 @@ impl Node {
                 self.request(to, asked);
             }
             (Ok(()), Op::ListUsers) => {
-                self.answers.push((to, OpResult::Users(self.users().shown())));
+                self.effects.answers.push((to, OpResult::Users(self.users().shown())));
             }
             (Ok(()), Op::ChangeUser { change }) => {
                 let asked = self.context.agent.change_user(now, *change);
@@ -85,7 +85,7 @@ impl Node {
                     false => self.route(now, unrouted, way),
                 }
             }
-            (Err(error), _) => self.answers.push((to, OpResult::Error(error))),
+            (Err(error), _) => self.effects.answers.push((to, OpResult::Error(error))),
         }
     }
 

@@ -21,7 +21,7 @@ impl Node {
         };
         if !self.slots.contains_key(&region) {
             let error = OpError::Invalid(format!("this node has no copy of region {region}"));
-            return self.answers.push((to, OpResult::Error(error)));
+            return self.effects.answers.push((to, OpResult::Error(error)));
         }
         let volume = self.context.volume.clone();
         self.context.spawn_in_background(region, Activity::Other.of_node(), move || {

@@ -14,10 +14,11 @@
 //!
 //! Each question reads a bounded amount of pairs. Between two questions a node keeps no snapshot.
 
+use crate::node::Node;
 use crate::node::job::Outcome;
+use crate::node::region::effects::Step;
 use crate::node::region::{Holding, Slot};
 use crate::node::serving::ReplyTo;
-use crate::node::{Context, Node};
 use leeward_engine::{Snapshot, SnapshotAt};
 use leeward_format::op::{DIGEST_AHEAD_MS, DigestInstant, MOST_RANGES, OpError, OpResult, RangeAnswer, RangeQuestion};
 use leeward_format::{Epoch, MAX_KEY_BYTES, RegionId, ServerId, UnixMs};
@@ -46,7 +47,7 @@ impl Node {
             }
             None => OpResult::Error(self.not_primary(region)),
         };
-        self.answers.push((to, result));
+        self.effects.answers.push((to, result));
     }
 
     fn not_primary(&self, region: RegionId) -> OpError {
@@ -55,17 +56,17 @@ impl Node {
     }
 
     /// Answers a question about ranges of this node's copy.
-    pub(super) fn range_digests(&mut self, now: Nanos, to: ReplyTo, question: RangeQuestion) {
+    pub(super) fn range_digests(&mut self, to: ReplyTo, question: RangeQuestion) {
         let region = question.region;
-        let Some(slot) = self.slots.get_mut(&region) else {
+        if !self.slots.contains_key(&region) {
             let error = OpError::Invalid(format!("this node has no copy of region {region}"));
-            return self.answers.push((to, OpResult::Error(error)));
-        };
-        if let Err(error) = check(&question) {
-            return self.answers.push((to, OpResult::Error(error)));
+            return self.effects.answers.push((to, OpResult::Error(error)));
         }
-        let found = slot.copy_at(now, question.at, &mut self.context);
-        match found {
+        if let Err(error) = check(&question) {
+            return self.effects.answers.push((to, OpResult::Error(error)));
+        }
+        let found = self.step(region, |slot, step| slot.copy_at(question.at, step));
+        match found.expect("just seen") {
             Ok(snapshot) => {
                 let wall = self.context.clock.wall.clone();
                 self.context.spawn_in_background(region, Activity::Other.of_node(), move || {
@@ -76,7 +77,7 @@ impl Node {
                     Outcome::Proved { to, result: OpResult::RangeDigests(answer) }
                 });
             }
-            Err(why_not) => self.answers.push((to, OpResult::RangeDigests(why_not))),
+            Err(why_not) => self.effects.answers.push((to, OpResult::RangeDigests(why_not))),
         }
     }
 
@@ -93,7 +94,7 @@ impl Node {
             None => OpResult::Error(self.not_primary(region)),
         };
         self.idle.touch(region);
-        self.answers.push((to, result));
+        self.effects.answers.push((to, result));
     }
 }
 
@@ -114,8 +115,9 @@ fn check(question: &RangeQuestion) -> Result<(), OpError> {
 
 impl Slot {
     /// The copy in the state `at`; or why it cannot be shown. Where it lags, has it go on.
-    fn copy_at(&mut self, now: Nanos, at: DigestInstant, context: &mut Context) -> Result<Snapshot, RangeAnswer> {
-        if context.clock.wall.now() >= at.now {
+    fn copy_at(&mut self, at: DigestInstant, step: &mut Step<'_>) -> Result<Snapshot, RangeAnswer> {
+        let (now, wall) = (step.now, self.node.wall.now());
+        if wall >= at.now {
             return Err(RangeAnswer::InstantPassed);
         }
         let (term, copy) = match &self.holding {
@@ -129,7 +131,7 @@ impl Slot {
         if term != at.term {
             return Err(if term > at.term { RangeAnswer::TooLate } else { RangeAnswer::NotYet });
         }
-        let instant = if planted(Bug::DigestAcrossInstants) { context.clock.wall.now() } else { at.now };
+        let instant = if planted(Bug::DigestAcrossInstants) { wall } else { at.now };
         match copy.map_or(SnapshotAt::NotYet, |copy| copy.snapshot_at(at.lsn, instant)) {
             SnapshotAt::Shown(snapshot) => {
                 self.keep_for_digests(now);
@@ -138,7 +140,7 @@ impl Slot {
             SnapshotAt::NotYet => {
                 if self.backup.is_in_sync() {
                     self.keep_for_digests(now);
-                    self.catch_up_reads(context);
+                    self.catch_up_reads(step);
                 }
                 Err(RangeAnswer::NotYet)
             }

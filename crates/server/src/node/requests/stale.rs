@@ -34,6 +34,7 @@
 
 use crate::node::job::Outcome;
 use crate::node::region::Slot;
+use crate::node::region::effects::Step;
 use crate::node::requests::forward::{Unrouted, Way};
 use crate::node::serving::Serving;
 use crate::node::serving::decide::{Decision, decide};
@@ -180,9 +181,7 @@ impl Node {
         // If it took longer than a lease to come, the next one is sooner of use.
         let Some(heard) = self.context.clock.watch.reading(heard) else { return };
         for &SafeLsnOf { region, epoch, lsn } in safe_lsns {
-            if let Some(slot) = self.slots.get_mut(&region) {
-                slot.hear_safe_lsns(from, SafeLsnRecord { heard, epoch, lsn }, &mut self.context);
-            }
+            self.step(region, |slot, step| slot.hear_safe_lsns(from, SafeLsnRecord { heard, epoch, lsn }, step));
         }
     }
 
@@ -246,7 +245,7 @@ impl Node {
             match (result, read.bound) {
                 (Ok(result), None) => {
                     self.backup_reads.fresh += 1;
-                    self.answers.push((read.unrouted.to, result.result()));
+                    self.effects.answers.push((read.unrouted.to, result.result()));
                 }
                 (Ok(result), Some((heard, at_most_ms))) => {
                     let age = self.context.clock.watch.age_ms(heard, now);
@@ -256,7 +255,7 @@ impl Node {
                     }
                     self.backup_reads.stale += 1;
                     let age_ms = u32::try_from(age).expect("it is below a bound");
-                    self.answers.push((read.unrouted.to, OpResult::Stale { age_ms, lsn: read.lsn, result }));
+                    self.effects.answers.push((read.unrouted.to, OpResult::Stale { age_ms, lsn: read.lsn, result }));
                 }
                 (Err(error), _) => {
                     tracing::warn!(%error, "a read of a backup failed");
@@ -268,24 +267,24 @@ impl Node {
 }
 
 impl Slot {
-    fn hear_safe_lsns(&mut self, from: ServerId, safe_lsn_record: SafeLsnRecord, context: &mut Context) {
+    fn hear_safe_lsns(&mut self, from: ServerId, safe_lsn_record: SafeLsnRecord, step: &mut Step<'_>) {
         let session =
             self.backup.primary_session().filter(|session| session.primary == from && self.backup.is_in_sync());
         let Some(session) = session else { return };
         self.safe_lsns.hear(session, safe_lsn_record);
         if self.reading.as_ref().is_none_or(|copy| copy.last_lsn() < safe_lsn_record.lsn) {
-            self.catch_up_reads(context);
+            self.catch_up_reads(step);
         }
     }
 
     /// Has a copy in sync begin to answer reads, if that is wanted, or take the records that it has received since.
-    pub(super) fn catch_up_reads(&mut self, context: &mut Context) {
+    pub(super) fn catch_up_reads(&mut self, step: &mut Step<'_>) {
         match &self.reading {
-            None if context.wants_to_read(self, false) => self.backup.be_read(true),
+            None if self.wants_to_be_read(false, step) => self.backup.be_read(true),
             None => return,
             Some(_) => self.backup.save_tails(false),
         }
-        self.act_as_backup(context);
+        self.act_as_backup(step);
     }
 
     /// Whether this is a copy in sync that answers no reads yet.
@@ -294,13 +293,23 @@ impl Slot {
     }
 
     /// Drops the index that answers reads, if the table no longer wants such reads, or there is no memory for it.
-    pub(crate) fn look_after_reads(&mut self, context: &mut Context) {
-        self.digests_until.take_if(|until| *until <= context.clock.now);
+    pub(crate) fn look_after_reads(&mut self, step: &mut Step<'_>) {
+        self.digests_until.take_if(|until| *until <= step.now);
         let only_read = self.reading.is_some() && self.building.is_none();
-        if only_read && !context.wants_to_read(self, true) {
+        if only_read && !self.wants_to_be_read(true, step) {
             self.backup.be_read(false);
-            self.act_as_backup(context);
+            self.act_as_backup(step);
         }
+    }
+
+    /// Whether the copy should answer reads, and there is memory for that. A copy that `is_read` already may go on while memory is
+    /// scarcer than another copy needs to begin.
+    fn wants_to_be_read(&self, is_read: bool, step: &Step<'_>) -> bool {
+        let table = self.config.as_ref().and_then(|config| step.facts.table(&config.table));
+        let debt = self.node.volume.memory().l0_debt();
+        let has_memory = if is_read { debt < 1.0 } else { debt <= 0.0 };
+        let is_for_reads = table.is_some_and(|table| table.reads.is_at_backups());
+        has_memory && (is_for_reads || self.digests_until.is_some())
     }
 
     /// The copy that can be read for keys of this configuration, and its safe LSN.
@@ -316,18 +325,6 @@ impl Slot {
         // In another term of the same primary the copy may have other records.
         let session = self.backup.primary_session().filter(|session| session.term == config.term)?;
         Some((copy, session))
-    }
-}
-
-impl Context {
-    /// Whether a copy should answer reads, and there is memory for that. A copy that `is_read` already may go on while memory
-    /// is scarcer than another copy needs to begin.
-    fn wants_to_read(&self, slot: &Slot, is_read: bool) -> bool {
-        let table = slot.config.as_ref().and_then(|config| self.agent.view().table(&config.table));
-        let debt = self.volume.memory().l0_debt();
-        let has_memory = if is_read { debt < 1.0 } else { debt <= 0.0 };
-        let is_for_reads = table.is_some_and(|table| table.reads.is_at_backups());
-        has_memory && (is_for_reads || slot.digests_until.is_some())
     }
 }
 

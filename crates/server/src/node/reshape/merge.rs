@@ -23,18 +23,16 @@
 //!   wrote a pair as the pair is now, since the request's id is copied with the pair.
 //! - A node splits or merges one region at a time.
 
+use crate::node::Node;
 use crate::node::job::Outcome;
-use crate::node::membership::Proposer;
+use crate::node::region::Slot;
 use crate::node::reshape::ReshapeDone;
 use crate::node::reshape::quiesce::{QuiesceReason, Stage as QuiesceStage};
 use crate::node::reshape::trim::Trim;
 use crate::node::serving::Serving;
-use crate::node::{Context, Node};
 use bytes::Bytes;
-use leeward_cluster::Outcome as Answer;
 use leeward_engine::region::Piece;
 use leeward_engine::{AppendError, Error, ScanBounds, ScanEntry, Snapshot, Write};
-use leeward_format::cluster::GroupConfig;
 use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
 use leeward_format::routing::Routing;
@@ -259,22 +257,13 @@ fn with_room<T>(appended: Result<T, AppendError>) -> Result<Option<T>, Error> {
     }
 }
 
-impl Context {
-    /// Proposes to merge `source` into the region of `old`, which then has the configuration `wider`.
-    pub(crate) fn merge(&mut self, old: &GroupConfig, wider: GroupConfig, source: GroupConfig) {
-        let (target, merged) = ((old.region, old.term), (source.region, source.term));
-        let proposal = self.agent.merge(self.clock.now, old.clone(), wider, source);
-        self.proposals.insert(proposal, Proposer::Merge { source: merged, target });
-    }
-}
-
 impl Node {
     /// What keeps `source` from quiescing to be merged into `target`, besides what its own primary sees. Has the target marked,
     /// if it is not.
     pub(super) fn merge_obstacle(&mut self, source: RegionId, target: RegionId) -> Option<&'static str> {
         let (known, is_synced) = (self.routes(), self.context.agent.view().is_synced());
         let is_neighbour = known.region(source).zip(known.region(target)).is_some_and(|(one, two)| one.is_next_to(two));
-        let merge_bytes = self.context.shared.merge_bytes;
+        let merge_bytes = self.context.resources.merge_bytes;
         if self.is_another_reshaped(source) {
             return Some("its server splits or merges another region first");
         }
@@ -294,7 +283,7 @@ impl Node {
         } else if other.primary().config().inherited_below == SegmentId(0) {
             if is_ready {
                 other.primary_mut().hold_more();
-                self.slots.get_mut(&target).expect("just seen").act_as_primary(&mut self.context);
+                self.step(target, Slot::act_as_primary);
                 self.idle.touch(target);
             }
             Some("the merge target is being marked in its configuration")
@@ -459,11 +448,10 @@ impl Node {
         now: Nanos,
         source: (RegionId, Epoch),
         target: (RegionId, Epoch),
-        outcome: &Answer,
+        is_done: bool,
     ) {
         let merging =
             self.reshaping.merging.take_if(|merging| (merging.source, merging.target) == (source.0, target.0));
-        let is_done = *outcome == Answer::Accepted;
         if let Some(into) = self.serving(target.0).filter(|into| into.term() == target.1) {
             into.primary_mut().proposal_ended();
             if is_done {

@@ -26,7 +26,6 @@
 use crate::node::Node;
 use crate::node::region::{Holding, Slot};
 use crate::node::serving::Serving;
-use leeward_cluster::Outcome;
 use leeward_engine::Tail;
 use leeward_format::cluster::Member;
 use leeward_format::{LogKind, RegionId, ServerId};
@@ -279,10 +278,10 @@ impl Serving {
     }
 
     /// The outcome of the primary's proposal is known.
-    pub(crate) fn proposal_ended(&mut self, now: Nanos, outcome: &Outcome) {
+    pub(crate) fn proposal_ended(&mut self, now: Nanos, is_accepted: bool) {
         self.primary_mut().proposal_ended();
         // Accepted: the configuration that says so follows, and ends this node's primary role.
-        if self.is_proposed() && *outcome != Outcome::Accepted {
+        if self.is_proposed() && !is_accepted {
             self.abort_quiesce(now);
         }
     }

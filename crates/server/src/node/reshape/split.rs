@@ -16,17 +16,17 @@
 //! - A pending child exists as long as its parent is quiesced for it, or the proposal is under way.
 //! - A node quiesces one region at a time for a split, and only if it knows of nothing that would be in the way then.
 
+use crate::node::Node;
 use crate::node::job::Outcome;
 use crate::node::membership::Proposer;
 use crate::node::region::Opened;
+use crate::node::region::effects::{Effect, Step};
 use crate::node::region::{Holding, Slot};
 use crate::node::reshape::ReshapeDone;
 use crate::node::reshape::quiesce::{QuiesceReason, Stage};
 use crate::node::reshape::trim::Trim;
 use crate::node::serving::Serving;
-use crate::node::{Context, Node, Unrouted};
 use bytes::Bytes;
-use leeward_cluster::Outcome as Answer;
 use leeward_engine::{Error, Region, Replica, Volume};
 use leeward_format::cluster::{GroupConfig, Plan};
 use leeward_format::{Epoch, RegionId, SegmentId};
@@ -201,12 +201,12 @@ impl Serving {
     }
 
     /// The outcome of the proposed split is known.
-    fn split_ended(&mut self, now: Nanos, outcome: &Answer, again: &mut Vec<Unrouted>) {
+    fn split_ended(&mut self, now: Nanos, is_accepted: bool, step: &mut Step<'_>) {
         self.primary_mut().proposal_ended();
         if !self.is_proposed() {
             return;
         }
-        if *outcome != Answer::Accepted {
+        if !is_accepted {
             return self.fail_plan(now, QuiesceReason::Split, "its configuration changed meanwhile".into());
         }
         self.counters_mut().splits += 1;
@@ -216,20 +216,20 @@ impl Serving {
         self.forget_samples();
         self.reshape_mut().trim = Trim::FIRST;
         self.resume_service();
-        again.extend(self.hand_out_queue());
+        self.hand_out_queue().into_iter().for_each(|unrouted| step.ask(Effect::RouteAgain(unrouted)));
     }
 }
 
 impl Slot {
     /// Has a job split a region off `parent`. This slot is to hold it.
-    fn create_child(&mut self, parent: &Arc<Region>, config: GroupConfig, context: &mut Context) {
+    fn create_child(&mut self, parent: &Arc<Region>, config: GroupConfig, step: &mut Step<'_>) {
         let before = std::mem::replace(&mut self.holding, Holding::Working);
         drop((before, self.backup.retire()));
         (self.work, self.building, self.candidate) = (None, None, None);
         let (parent, volume, id, requests) =
-            (parent.clone(), context.volume.clone(), self.id, context.shared.requests.clone());
+            (parent.clone(), self.node.volume.clone(), self.id, self.node.requests.clone());
         tracing::info!(region = %parent.id(), into = %id, at = ?config.start, "is being split");
-        context.spawn(id, Activity::Engine.of_primary(), move || {
+        step.spawn(Activity::Engine.of_primary(), move || {
             let made = split(&parent, &volume, id, config.term);
             let result = made.map(|(region, below)| (Opened::new(region, requests), below));
             Outcome::SplitOff(Box::new(SplitOff { parent: parent.id(), config, result }))
@@ -237,7 +237,8 @@ impl Slot {
     }
 
     /// The job of [`Slot::create_child`] has ended.
-    fn created_child(&mut self, now: Nanos, term: Epoch, split: SplitOff, context: &mut Context) -> Result<(), String> {
+    fn created_child(&mut self, term: Epoch, split: SplitOff, step: &mut Step<'_>) -> Result<(), String> {
+        let now = step.now;
         let SplitOff { parent, config, result } = split;
         let (opened, below) = match result {
             Ok(made) => made,
@@ -246,13 +247,18 @@ impl Slot {
                 return Err(error.to_string());
             }
         };
-        let options = context.table_options(&config.table).unwrap_or_else(|| opened.region.options().clone());
-        let primary =
-            Primary::pending_child(now, config, options, (context.timing, context.ops.clone()), &context.links_up());
-        let mut serving = Serving::new(now, context, opened, primary);
+        let options = step.table_of(&config).unwrap_or_else(|| opened.region.options().clone());
+        let primary = Primary::pending_child(
+            now,
+            config,
+            options,
+            (self.node.timing, self.node.ops.clone()),
+            &step.facts.linked(),
+        );
+        let mut serving = Serving::new(now, &self.node, opened, primary);
         serving.reshape_mut().pending_child = Some(PendingChild { parent, term, below });
         self.holding = Holding::Serving(Box::new(serving));
-        self.act_as_primary(context);
+        self.act_as_primary(step);
         Ok(())
     }
 
@@ -284,15 +290,6 @@ fn split(
     let split = parent.split(child).and_then(|(copy, below)| Ok((copy.serve(term)?, below)));
     // The volume may have a copy of the child, from before or from this attempt.
     split.map_err(|error| (error, Replica::open(volume, child).ok().flatten().map(Box::new)))
-}
-
-impl Context {
-    /// Proposes a split.
-    pub(crate) fn split(&mut self, old: &GroupConfig, left: GroupConfig, right: GroupConfig) {
-        let (parent, term, child) = (old.region, old.term, right.region);
-        let proposal = self.agent.split(self.clock.now, old.clone(), left, right);
-        self.proposals.insert(proposal, Proposer::Split { parent, term, child });
-    }
 }
 
 impl Node {
@@ -360,7 +357,7 @@ impl Node {
     }
 
     fn begin_split(&mut self, now: Nanos, parent: RegionId, child: RegionId) {
-        let new = || Slot::new(child, None, &self.context);
+        let new = || Slot::new(child, None, Arc::clone(&self.context.resources));
         let slot = self.slots.entry(child).or_insert_with(new);
         let is_idle = slot.is_idle();
         let Some(serving) = self.slots.get_mut(&parent).and_then(Slot::serving) else { return };
@@ -379,8 +376,7 @@ impl Node {
         serving.reshape_mut().split.grants_last = self.context.timing.lease + GRANTS_END;
         serving.job_begins();
         let region = serving.region().clone();
-        let slot = self.slots.get_mut(&child).expect("it was just made");
-        slot.create_child(&region, right, &mut self.context);
+        self.step(child, |slot, step| slot.create_child(&region, right, step));
     }
 
     /// Proposes the split, if the child is in sync with every member.
@@ -392,26 +388,27 @@ impl Node {
         else {
             return;
         };
-        let slot = self.slots.get_mut(&parent).expect("its caller has seen it");
-        let serving = slot.serving().expect("its caller has seen it");
+        let serving = self.serving(parent).expect("its caller has seen it");
         let key = serving.reshape().split.key().expect("it quiesces only with a key").clone();
         let (left, right) = serving.primary().config().split(key, child, pending_child.below);
         serving.primary_mut().split(left, right);
         serving.reshape_mut().quiesce.stage = Stage::Proposed { since: now, transfer_target: None };
-        slot.act_as_primary(&mut self.context);
+        self.step(parent, Slot::act_as_primary);
     }
 
     /// The job that splits a region has ended.
-    pub(crate) fn split(&mut self, now: Nanos, child: RegionId, split: SplitOff) {
+    pub(crate) fn split(&mut self, child: RegionId, split: SplitOff) {
         let parent = split.parent;
         self.idle.touch_each([parent, child]);
         let term = self.slots.get_mut(&parent).and_then(Slot::serving).map_or(Epoch(0), |serving| serving.term());
-        let slot = self.slots.get_mut(&child).expect("a slot is given up when no job has its copy");
-        let result = slot.created_child(now, term, split, &mut self.context);
-        slot.act_as_backup(&mut self.context);
-        slot.reconcile(now, &mut self.context, &mut self.answers);
-        let slot = self.slots.get_mut(&parent).expect("one of its jobs has ended just now");
-        slot.job_done(now, Outcome::Reshape(ReshapeDone::ParentSplit(result)), &mut self.context, &mut self.answers);
+        let result = self.step(child, |slot, step| {
+            let result = slot.created_child(term, split, step);
+            slot.act_as_backup(step);
+            slot.reconcile(step);
+            result
+        });
+        let result = result.expect("a slot is given up when no job has its copy");
+        self.step(parent, |slot, step| slot.job_done(Outcome::Reshape(ReshapeDone::ParentSplit(result)), step));
     }
 
     /// Pending children of this node, each with the term that it is to begin with.
@@ -423,11 +420,12 @@ impl Node {
     }
 
     /// The coordinator has answered whether a region was split.
-    pub(crate) fn split_ended(&mut self, now: Nanos, (parent, term): (RegionId, Epoch), outcome: &Answer) {
-        let serving = self.slots.get_mut(&parent).and_then(Slot::serving);
-        if let Some(serving) = serving.filter(|serving| serving.term() == term) {
-            serving.split_ended(now, outcome, &mut self.context.again);
-        }
+    pub(crate) fn split_ended(&mut self, now: Nanos, (parent, term): (RegionId, Epoch), is_accepted: bool) {
+        self.step(parent, |slot, step| {
+            if let Some(serving) = slot.serving().filter(|serving| serving.term() == term) {
+                serving.split_ended(now, is_accepted, step);
+            }
+        });
         self.idle.touch(parent);
     }
 
@@ -444,8 +442,7 @@ impl Node {
             if is_wanted || self.context.proposals.values().any(is_proposed) {
                 continue;
             }
-            let slot = self.slots.get_mut(&child).expect("just seen");
-            slot.step_down(&mut self.context, &mut self.answers);
+            self.step(child, Slot::step_down);
             // Where the plan was cancelled, the copy of the child is of no use any more.
             self.look_for_replica_garbage(now, child);
         }

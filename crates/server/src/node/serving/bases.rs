@@ -3,6 +3,7 @@
 use super::{Serving, UpkeepDone};
 use crate::node::job::Outcome;
 use crate::node::peers::admission::Session;
+use crate::node::region::effects::{Effect, Step};
 use bytes::Bytes;
 use leeward_engine::{Error, PinnedBase};
 use leeward_format::{LogKind, SegmentId, ServerId};
@@ -10,13 +11,15 @@ use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
 use leeward_replication::peer::{Peer, PeerState};
 use leeward_replication::ship::Parcel;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The pinned bases of a region, and the reads of their segments.
 #[derive(Default)]
 pub(super) struct Bases {
     pins: BTreeMap<ServerId, Arc<PinnedBase>>,
+    /// Servers for whose sessions the node was asked for a place, and has not answered.
+    asked: BTreeSet<ServerId>,
     /// Sessions that have begun and are not in sync yet, as the node counts them.
     counted: Vec<Session>,
     /// Index that the next tail of each log will have, as far as tails were released or sealed.
@@ -65,19 +68,35 @@ impl Serving {
         self.spawn_in_background(Activity::Shipping.of_primary(), load);
     }
 
-    /// The node counts these sessions from now on. Gives back those that it counted.
-    pub(crate) fn count_sessions(&mut self, sessions: Vec<Session>) -> Vec<Session> {
-        std::mem::replace(&mut self.bases.counted, sessions)
+    /// The node counts these sessions from now on, and no others.
+    pub(crate) fn count_sessions(&mut self, sessions: Vec<Session>, step: &mut Step<'_>) {
+        if sessions != self.bases.counted {
+            let before = std::mem::replace(&mut self.bases.counted, sessions.clone());
+            step.ask(Effect::CountSessions { before, after: sessions });
+        }
     }
 
-    /// Sessions begin, each if `admit` admits it.
-    pub(crate) fn begin_sessions(&mut self, now: Nanos, mut admit: impl FnMut(ServerId, bool) -> Result<(), Nanos>) {
-        let counted = &mut self.bases.counted;
-        self.primary.begin_sessions(now, |server, is_counted| {
-            admit(server, is_counted)?;
-            counted.push(Session { server, lacked: 0, is_based: false });
-            Ok(())
-        });
+    /// Servers with which sessions may begin, and for which the node was not asked for a place.
+    pub(crate) fn due_sessions(&mut self, now: Nanos) -> Vec<(ServerId, bool)> {
+        let due = self.primary.due_sessions(now).into_iter();
+        due.filter(|(server, _)| !self.bases.asked.contains(server)).collect()
+    }
+
+    /// Asks for places for these sessions.
+    pub(crate) fn ask_places(&mut self, servers: Vec<(ServerId, bool)>, step: &mut Step<'_>) {
+        if !servers.is_empty() {
+            self.bases.asked.extend(servers.iter().map(|(server, _)| *server));
+            step.ask(Effect::AskPlaces { term: self.term(), servers });
+        }
+    }
+
+    /// Sessions begin that the node has a place for.
+    pub(crate) fn begin_sessions(&mut self, now: Nanos, places: Vec<(ServerId, Result<(), Nanos>)>) {
+        for (server, place) in places {
+            self.bases.asked.remove(&server);
+            self.bases.counted.extend(place.is_ok().then(|| Session::begun(server)));
+            self.primary.begin_session(now, server, place);
+        }
     }
 
     /// The sessions that have begun and are not in sync yet.

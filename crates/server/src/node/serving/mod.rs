@@ -37,10 +37,10 @@ pub(super) mod safe_lsn_line;
 mod upkeep;
 
 use crate::client_memory::ClientMemory;
-use crate::node::Context;
 use crate::node::clock::Wall;
 use crate::node::job::{Job, JobClass, Outcome};
 use crate::node::region::Opened;
+use crate::node::region::effects::{Effect, NodeResources, Step};
 use crate::node::requests::dedup::Requests;
 use crate::node::requests::forward::Unrouted;
 use crate::node::reshape::Reshape;
@@ -117,25 +117,25 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    pub(crate) fn new(now: Nanos, context: &Context, opened: Opened, primary: Primary) -> Serving {
+    pub(crate) fn new(now: Nanos, node: &NodeResources, opened: Opened, primary: Primary) -> Serving {
         let Opened { region, requests } = opened;
         region.set_inherited_below(primary.config().inherited_below);
         Serving {
-            reshape: Reshape::new(primary.config().region, context.shared.merge_bytes),
+            reshape: Reshape::new(primary.config().region, node.merge_bytes),
             region,
             primary,
             opening: Opening { is_open: false, since: now, recovery: Nanos::ZERO },
-            wall: context.clock.wall.clone(),
-            clients: context.clients.clone(),
+            wall: node.wall.clone(),
+            clients: node.clients.clone(),
             queues: Queues::new(),
             answers: Answers::default(),
             upkeep: Upkeep::default(),
             bases: Bases::default(),
-            exports: Exports::new(context.shared.checkpoints.clone()),
+            exports: Exports::new(node.checkpoints.clone()),
             direct_reads: DirectReads::new(
-                context.shared.readable.clone(),
-                context.me.incarnation,
-                Arc::clone(&context.shared.safe_lsn_lines),
+                node.readable.clone(),
+                node.me.incarnation,
+                Arc::clone(&node.safe_lsn_lines),
             ),
             requests,
             counters: RegionCounters::default(),
@@ -235,8 +235,8 @@ impl Serving {
     }
 
     /// Hands new jobs out.
-    pub(crate) fn take_jobs(&mut self, out: &mut Vec<Job>) {
-        out.append(&mut self.jobs.new);
+    pub(crate) fn take_jobs(&mut self, step: &mut Step<'_>) {
+        self.jobs.new.drain(..).for_each(|job| step.ask(Effect::Spawn(job)));
     }
 
     // ---- turns ----------------------------------------------------------------------------------------------------
