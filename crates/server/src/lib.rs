@@ -20,7 +20,6 @@
 
 pub mod admin;
 mod channel;
-pub mod client_memory;
 pub mod commands;
 pub mod config;
 mod cpu_accounting;

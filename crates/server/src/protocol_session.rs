@@ -1,13 +1,13 @@
 //! The interface between the event loop and a connection of either protocol: bytes and results in, operations and bytes
 //! out. Implementations are [`crate::commands::Session`] and [`crate::native::Session`]; neither knows of sockets.
 
-use crate::client_memory::Holder;
 use crate::commands::Context;
 use crate::users::Answer;
 use bytes::BytesMut;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
+use leeward_region::client_memory::Holder;
 
 /// An operation that a connection wants executed.
 #[derive(Clone, Debug, PartialEq, Eq)]

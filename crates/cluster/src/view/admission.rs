@@ -278,7 +278,7 @@ impl Content {
     ) -> Option<TreeRefusal> {
         let Claim { region, table, .. } = *claim;
         match self.routes.region(region) {
-            None if self.planned.contains(&region) || self.has_given(region) && !self.is_missing(claim) => None,
+            None if self.plans(region) || self.has_given(region) && !self.is_missing(claim) => None,
             None => Some(TreeRefusal::Unknown { region, table: table.to_owned() }),
             Some(found) if found.table_id.is_other_than(table_id) => {
                 Some(TreeRefusal::OtherTable { region, found: found.table.clone(), known: table.to_owned() })

@@ -130,8 +130,8 @@ struct Content {
     making: BTreeMap<String, (u64, Member)>,
     /// Paths whose values this version cannot read: perhaps another version wrote them.
     unread: BTreeSet<ClusterPath>,
-    /// Children of planned splits.
-    planned: BTreeSet<RegionId>,
+    /// Children of planned splits, each with the region that is to be split. In a tree that was put back two may name one child.
+    planned: BTreeSet<(RegionId, RegionId)>,
     /// Sources of planned merges, each with its target.
     merging: BTreeMap<RegionId, RegionId>,
     /// How often users were changed.
@@ -357,7 +357,7 @@ impl View {
     /// Whether a region is the child of a planned split. It has no configuration yet, but the copies that servers have of it are
     /// needed.
     pub fn is_planned(&self, region: RegionId) -> bool {
-        self.current.planned.contains(&region)
+        self.current.plans(region)
     }
 
     /// The sources of planned merges, each with its target.
@@ -425,7 +425,7 @@ impl Content {
                 possible(&config)?;
                 self.forget_plan(id);
                 let plan = config.desired.plan.as_ref();
-                self.planned.extend(plan.and_then(Plan::child));
+                self.planned.extend(plan.and_then(Plan::child).map(|child| (child, id)));
                 self.merging.extend(plan.and_then(Plan::neighbour).map(|into| (id, into)));
                 self.routes.put_region(version, config);
             }
@@ -471,11 +471,16 @@ impl Content {
         Ok(())
     }
 
+    /// Whether the region is the child of a planned split.
+    fn plans(&self, child: RegionId) -> bool {
+        self.planned.range((child, RegionId(0))..=(child, RegionId(u32::MAX))).next().is_some()
+    }
+
     /// Forgets the known plan of a region.
     fn forget_plan(&mut self, id: RegionId) {
         let plan = self.routes.region(id).and_then(|config| config.desired.plan.as_ref());
         if let Some(child) = plan.and_then(Plan::child) {
-            self.planned.remove(&child);
+            self.planned.remove(&(child, id));
         }
         self.merging.remove(&id);
     }

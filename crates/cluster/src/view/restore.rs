@@ -177,7 +177,7 @@ impl<'a> Restored<'a> {
     /// was made. Where it has regions of the table, one of them has the keys of a region that ended.
     fn has_ended(&self, claim: &Claim<'_>) -> bool {
         let Claim { region, table, .. } = *claim;
-        let is_given = self.tree.has_given(region) && !self.tree.planned.contains(&region);
+        let is_given = self.tree.has_given(region) && !self.tree.plans(region);
         let has_table = self.tree.routes.table(table).is_some();
         match self.tree.regions_of(claim).next().is_some() {
             true => claim.left(self.tree.claims()) == Left::Nothing,

@@ -4,7 +4,7 @@ use super::*;
 use crate::bootstrap_op;
 use crate::{SessionId, Tree};
 use bytes::Bytes;
-use leeward_format::cluster::{CopyFound, PriorMember, encode_value};
+use leeward_format::cluster::{CopyFound, DesiredState, PriorMember, encode_value};
 use leeward_format::coordinator::CoordinatorOp;
 use leeward_format::routing::Routing;
 use leeward_format::{Epoch, Incarnation, Lsn, TableId, VolumeId};
@@ -129,6 +129,23 @@ fn a_new_connection_replaces_the_old_tree_at_once() {
     view.handle(&changed("/leeward/server/2", 9, None));
     assert!(!view.is_live(info(2, 6).member));
     assert_eq!(view.version(), 9);
+}
+
+/// Seed 54135: in a tree that was put back, and restored since, a region of before and one of now named one child.
+#[test]
+fn a_child_is_planned_until_no_region_plans_it() {
+    let mut view = synced(&TableOptions::default(), &[]);
+    let planning = |region, plan| {
+        let desired = DesiredState { plan, ..DesiredState::default() };
+        GroupConfig { desired, ..GroupConfig::unassigned(RegionId(region), "default") }
+    };
+    let split = Some(Plan::Split { at: None, child: RegionId(9) });
+    configure(&mut view, &planning(2, split.clone()));
+    configure(&mut view, &planning(4, split));
+    configure(&mut view, &planning(2, None));
+    assert!(view.is_planned(RegionId(9)), "region 4 is to be split");
+    configure(&mut view, &planning(4, None));
+    assert!(!view.is_planned(RegionId(9)));
 }
 
 #[test]

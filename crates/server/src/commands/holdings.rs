@@ -1,6 +1,6 @@
 //! The [memory for clients](crate::client_memory) that one connection holds, by purpose.
 
-use crate::client_memory::{Charge, ClientMemory, Holder};
+use leeward_region::client_memory::{Charge, ClientMemory, Holder};
 
 /// Bytes of arguments of unanswered commands, from which on no further command is taken.
 const TAKEN_BYTES: usize = 32 * 1024 * 1024;

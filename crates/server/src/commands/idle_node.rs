@@ -1,7 +1,6 @@
 //! The surroundings of a session in tests: a node that has no figures to tell and executes nothing.
 
 use super::{Context, Cursors, Facts, Figures, Shared};
-use crate::client_memory::ClientMemory;
 use crate::metrics::Metrics;
 use crate::node::PeerSettings;
 use crate::quota::Quota;
@@ -12,6 +11,7 @@ use leeward_format::status::NodeStatus;
 use leeward_format::user::Users;
 use leeward_format::{Lsn, RegionId};
 use leeward_platform::Nanos;
+use leeward_region::client_memory::ClientMemory;
 use std::sync::Arc;
 
 struct NoFigures;

@@ -35,7 +35,6 @@ pub use redirect::Redirects;
 pub use session::Session;
 pub use table::{Class, Spec, all};
 
-use crate::client_memory::ClientMemory;
 use crate::metrics::Metrics;
 use crate::node::{Node, PeerSettings};
 use crate::places::Places;
@@ -49,6 +48,7 @@ use leeward_format::table::{TableName, unknown_table};
 use leeward_format::user::{UserRule, Users};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
+use leeward_region::client_memory::ClientMemory;
 use leeward_security::passwords::check_hash;
 use std::sync::Arc;
 

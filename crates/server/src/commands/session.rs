@@ -25,8 +25,6 @@ use super::in_flight::{InFlight, Operation};
 use super::input::{Input, KEPT_INPUT_BYTES};
 use super::work::{Kind, Work};
 use super::{Client, Context, table};
-use crate::client_memory::result_bytes;
-use crate::client_memory::{Holder, small_bytes};
 use crate::numbered::Numbered;
 use crate::places::FULL;
 use crate::protocol_session::{ProtocolSession, Submission};
@@ -37,6 +35,8 @@ use bytes::{Bytes, BytesMut};
 use leeward_format::op::{Op, OpResult, Read};
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
+use leeward_region::client_memory::result_bytes;
+use leeward_region::client_memory::{Holder, small_bytes};
 use std::collections::VecDeque;
 
 /// Most commands of one connection that are parsed but not answered.

@@ -2,10 +2,10 @@
 
 use super::scan::ScanWork;
 use super::{Context, MAX_REPLY_BYTES, error_reply};
-use crate::client_memory::result_bytes;
-use crate::client_memory::{OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use crate::resp::Reply;
 use leeward_format::op::{Op, OpError, OpResult};
+use leeward_region::client_memory::result_bytes;
+use leeward_region::client_memory::{OPERATION_BYTES, SCAN_OPERATION_BYTES};
 
 /// Bytes that a plain write under way takes besides its arguments.
 const WRITE_BYTES: usize = 512;

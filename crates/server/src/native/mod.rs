@@ -12,8 +12,6 @@
 //!
 //! Belongs to the event loop's thread.
 
-use crate::client_memory::result_bytes;
-use crate::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use crate::commands::{Client, Context, check_op};
 use crate::numbered::Numbered;
 use crate::places::FULL_NATIVE;
@@ -30,6 +28,8 @@ use leeward_format::op::{
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
+use leeward_region::client_memory::result_bytes;
+use leeward_region::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use std::collections::BTreeSet;
 
 mod door;

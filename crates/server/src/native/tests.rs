@@ -1,7 +1,6 @@
 //! Native connections: ids come back, answers find their place, limits hold, hostile bytes end the connection.
 
 use super::*;
-use crate::client_memory::ClientMemory;
 use crate::commands::Facts;
 use crate::commands::idle_node::IdleNode;
 use bytes::Bytes;
@@ -12,6 +11,7 @@ use leeward_format::request::RequestId;
 use leeward_format::table::TableName;
 use leeward_format::user::{PasswordHash, User, Users};
 use leeward_format::{Epoch, MAX_VALUE_BYTES, ServerId};
+use leeward_region::client_memory::ClientMemory;
 use proptest::prelude::*;
 use serde::Serialize;
 use std::sync::Arc;

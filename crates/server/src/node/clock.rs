@@ -8,28 +8,13 @@
 //! So does one whose answer is already on its way.
 
 use crate::node::Node;
-use crate::node::requests::stale::SafeLsns;
 use leeward_format::UnixMs;
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
+use leeward_region::effects::Wall;
+use leeward_region::input::Input as RegionInput;
 use leeward_replication::Timing;
 use leeward_replication::clock::ClockWatch;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The wall time. The runtime sets it, and the regions that the node serves share it. It may go back.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Wall(Arc<AtomicU64>);
-
-impl Wall {
-    fn set(&self, now: UnixMs) {
-        self.0.store(now.0, Ordering::Relaxed);
-    }
-
-    pub(super) fn now(&self) -> UnixMs {
-        UnixMs(self.0.load(Ordering::Relaxed))
-    }
-}
 
 /// The time of the input that is handled, and what is known of the clocks.
 pub(super) struct NodeClock {
@@ -69,13 +54,7 @@ impl Node {
         self.context.clock.since = now;
         self.lease_grants.doubt_clock(now);
         self.fresh.doubt_clock();
-        for slot in self.slots.values_mut() {
-            slot.safe_lsns = SafeLsns::default();
-            if let Some(serving) = slot.serving() {
-                serving.close_direct_reads();
-                serving.primary_mut().clock_doubted(now);
-            }
-        }
+        self.give_each(|| RegionInput::ClockDoubted);
         self.wake_all(now);
     }
 }

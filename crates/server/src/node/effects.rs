@@ -2,15 +2,15 @@
 //!
 //! Belongs to the node's thread.
 
-use crate::node::job::{Job, JobClass, Outcome};
 use crate::node::membership::Proposer;
 use crate::node::peers::link;
-use crate::node::region::Slot;
-use crate::node::region::effects::{Effect, Facts, Proposal, ProposedChange, Step};
 use crate::node::{Context, Node};
 use leeward_format::cluster::TableOptions;
 use leeward_format::{ClusterId, Epoch, RegionId, ServerId};
 use leeward_platform::cpu::{self, Account, Activity};
+use leeward_region::effects::{Effect, Facts, Proposal, ProposedChange};
+use leeward_region::input::Input as RegionInput;
+use leeward_region::job::{Job, JobClass, Outcome, ReshapeDone};
 use leeward_replication::lease::Grants;
 
 impl Facts for Context {
@@ -32,24 +32,18 @@ impl Facts for Context {
 }
 
 impl Node {
-    /// Has a region handle something, and does what it asks for. `None`: this node has nothing of the region.
-    pub(super) fn step<R>(
-        &mut self,
-        region: RegionId,
-        handle: impl FnOnce(&mut Slot, &mut Step<'_>) -> R,
-    ) -> Option<R> {
-        let slot = self.slots.get_mut(&region)?;
-        let (now, facts) = (self.context.clock.now, &self.context);
-        let result = handle(slot, &mut Step { region, now, facts, effects: &mut self.effects });
+    /// Has a region handle an input, and does what it asks for. Answers whether this node has anything of the region.
+    pub(super) fn give(&mut self, region: RegionId, input: RegionInput) -> bool {
+        let Some(machine) = self.machines.get_mut(&region) else { return false };
+        machine.handle(self.context.clock.now, input, &self.context, &mut self.effects);
         self.execute_effects();
-        Some(result)
+        true
     }
 
-    /// Has each region handle something.
-    pub(super) fn step_each(&mut self, mut handle: impl FnMut(&mut Slot, &mut Step<'_>)) {
-        let (now, facts) = (self.context.clock.now, &self.context);
-        for (region, slot) in &mut self.slots {
-            handle(slot, &mut Step { region: *region, now, facts, effects: &mut self.effects });
+    /// Has each region handle an input.
+    pub(super) fn give_each(&mut self, input: impl Fn() -> RegionInput) {
+        for machine in self.machines.values_mut() {
+            machine.handle(self.context.clock.now, input(), &self.context, &mut self.effects);
         }
         self.execute_effects();
     }
@@ -85,6 +79,12 @@ impl Node {
             Effect::CountSessions { before, after } => context.syncing.admission.change(&before, &after),
             Effect::Propose(proposal) => context.propose(*proposal),
             Effect::Spawn(job) => context.jobs.push(job),
+            Effect::WantsTurn => self.idle.touch(region),
+            Effect::IsReshaped => self.reshaping.began(region),
+            Effect::ChildMade { parent, result } => {
+                self.idle.touch_each([parent, region]);
+                self.give(parent, RegionInput::JobDone(Outcome::Reshape(ReshapeDone::ParentSplit(result))));
+            }
             Effect::GaveWork => drop(context.given_work.insert(region)),
             Effect::Register(copy) => {
                 if context.agent.says_damaged(region) != copy.is_damaged() {
@@ -98,7 +98,7 @@ impl Node {
         let (now, admission) = (self.context.clock.now, &mut self.context.syncing.admission);
         let admit = |(server, is_counted)| (server, admission.admit(now, server, is_counted));
         let places = servers.into_iter().map(admit).collect();
-        self.step(region, |slot, step| slot.placed(term, places, step));
+        self.give(region, RegionInput::Places { term, places });
     }
 }
 

@@ -20,20 +20,17 @@
 
 mod clock;
 mod effects;
-mod job;
+mod idle;
 mod membership;
 mod parts;
 pub mod peers;
-mod region;
 mod report;
 mod requests;
 mod reshape;
-mod serving;
+mod saving;
 
-use crate::client_memory::ClientMemory;
 use clock::NodeClock;
-use job::Outcome;
-pub use job::{Job, JobClass, JobDone};
+use idle::IdleRegions;
 use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
 use leeward_engine::{Replica, Volume};
 use leeward_fabric::Fabric;
@@ -45,6 +42,17 @@ use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
 use leeward_platform::planted::{Bug, planted};
+use leeward_region::client_memory::ClientMemory;
+pub use leeward_region::effects::{CheckpointPlace, Checkpoints};
+use leeward_region::effects::{Effects, NodeResources, WantedSegment};
+use leeward_region::input::{Input as RegionInput, Turn};
+pub use leeward_region::job::{Job, JobClass, JobDone};
+use leeward_region::job::{Outcome, RoleDone, UpkeepDone};
+use leeward_region::machine::RegionMachine;
+pub use leeward_region::request::Token;
+use leeward_region::request::{ReplyTo, Unrouted};
+use leeward_region::safe_lsn_lines::SafeLsnLines;
+use leeward_region::serving::Serving;
 use leeward_replication::Timing;
 use leeward_replication::lease::Grants;
 use leeward_replication::primary::Ops;
@@ -54,52 +62,18 @@ use membership::presence::Presence;
 use membership::replica_gc::ReplicaGc;
 pub use parts::{Input, NodeParts, NodeTiming, Outbox};
 use peers::admission::Admission;
-use peers::catch_up::{CatchUp, Wanted};
+use peers::catch_up::CatchUp;
 use peers::leases::LeaseGrants;
 pub use peers::link;
 use peers::link::Link;
 pub(crate) use peers::settings::PeerSettings;
-use region::effects::{Effects, NodeResources};
-use region::idle::IdleRegions;
-use region::saving::TailSaver;
-use region::{Holding, RoleDone, Slot, TurnEnded};
-use requests::forward::{Forwarding, Unrouted, Way};
+use requests::forward::{Forwarding, Way};
 use requests::fresh::FreshReads;
 use requests::stale::BackupReads;
 use reshape::Reshaping;
-pub use serving::checkpoint::{CheckpointPlace, Checkpoints};
-#[cfg(test)]
-pub(crate) use serving::decide;
-use serving::safe_lsn_line::SafeLsnLines;
-use serving::{ReplyTo, UpkeepDone};
+use saving::TailSaver;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// Names one submitted operation. The runtime chooses it, and never reuses it before the operation is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Token(pub u64);
-
-/// Low bits of a [`Token`] that hold the operation's number on its connection; the others are the connection's id.
-const NUMBER_BITS: u32 = 24;
-const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-
-impl Token {
-    /// The token of operation `number` on a connection.
-    pub(crate) fn new(connection: u64, number: u64) -> Token {
-        Token(connection << NUMBER_BITS | number & NUMBER_MASK)
-    }
-
-    /// The connection that the operation came from.
-    pub(crate) fn connection(self) -> u64 {
-        self.0 >> NUMBER_BITS
-    }
-
-    /// How many operations of its connection came after it, up to number `newest`. A connection has fewer operations under way
-    /// than the low bits can tell apart.
-    pub(crate) fn distance_to(self, newest: u64) -> u64 {
-        newest.wrapping_sub(self.0) & NUMBER_MASK
-    }
-}
 
 /// How many members of a region are in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +158,7 @@ impl Context {
 pub struct Node {
     context: Context,
     coordinator: Arc<dyn Coordinator>,
-    slots: BTreeMap<RegionId, Slot>,
+    machines: BTreeMap<RegionId, RegionMachine>,
     forwarding: Forwarding,
     reshaping: Reshaping,
     tail_saver: TailSaver,
@@ -205,7 +179,7 @@ impl Node {
     /// A node that knows no other node yet.
     pub fn new(now: Nanos, parts: NodeParts) -> Node {
         let mut info = parts.info;
-        info.copies = parts.copies.iter().map(region::identity::copy_found).collect();
+        info.copies = parts.copies.iter().map(leeward_region::machine::copy_found).collect();
         let me = info.member;
         let (clients, timing) = (parts.clients.clone(), parts.timing);
         let clock = NodeClock::new(now);
@@ -228,7 +202,7 @@ impl Node {
             volume: parts.volume,
             clients: parts.clients,
             fabric: parts.fabric,
-            agent: Agent::new(info, parts.cluster).holding(region::identity::held(&parts.copies)),
+            agent: Agent::new(info, parts.cluster).holding(membership::held(&parts.copies)),
             links: BTreeMap::new(),
             grants: Grants::after_start(now, parts.copies.iter().map(Replica::region)),
             resources: Arc::clone(&resources),
@@ -246,12 +220,12 @@ impl Node {
             again: Vec::new(),
         };
         let copies = parts.copies.into_iter().map(Box::new);
-        let new = |copy: Box<Replica>| Slot::new(copy.region(), Some(copy), Arc::clone(&resources));
-        let slots = copies.map(|copy| (copy.region(), new(copy))).collect();
+        let new = |copy: Box<Replica>| RegionMachine::new(copy.region(), Some(copy), Arc::clone(&resources));
+        let machines = copies.map(|copy| (copy.region(), new(copy))).collect();
         Node {
             context,
             coordinator: parts.coordinator,
-            slots,
+            machines,
             forwarding: Forwarding::new(me, clients),
             reshaping: Reshaping::default(),
             tail_saver: TailSaver::new(timing.flush_interval),
@@ -288,7 +262,7 @@ impl Node {
             Input::Job(done) => {
                 if matches!(done.outcome, Outcome::Upkeep(UpkeepDone::Installed { .. })) {
                     // Other regions may have waited for the memory of its compaction.
-                    self.idle.touch_active(self.slots.keys());
+                    self.idle.touch_active(self.machines.keys());
                 }
                 self.idle.touch(done.region);
                 self.job_done(now, done.region, done.outcome);
@@ -313,12 +287,11 @@ impl Node {
             Outcome::Identified(Err(error)) => {
                 return tracing::warn!(%region, %error, "cannot note what the copy belongs to");
             }
-            Outcome::SplitOff(split) => return self.split(region, *split),
             _ => {}
         }
         let is_destroyed = matches!(outcome, Outcome::Role(RoleDone::Destroyed(_)));
-        let handled = self.step(region, |slot, step| slot.job_done(outcome, step));
-        handled.expect("a slot is removed only when no job has its copy");
+        let is_here = self.give(region, RegionInput::JobDone(outcome));
+        assert!(is_here, "a region is forgotten only when no job has its copy");
         if is_destroyed {
             self.forget(region);
         }
@@ -375,17 +348,7 @@ impl Node {
     fn end_turn_of(&mut self, now: Nanos, region: RegionId) {
         let (obstacle, is_alone) = (self.plan_obstacle(now, region), self.is_sole_server(now, region));
         let is_synced = self.context.agent.view().is_synced();
-        let Some(Some(TurnEnded { is_being_reshaped, wants_turn })) =
-            self.step(region, |slot, step| slot.end_turn(is_synced, obstacle, is_alone, step))
-        else {
-            return;
-        };
-        if is_being_reshaped {
-            self.reshaping.began(region);
-        }
-        if wants_turn {
-            self.idle.touch(region);
-        }
+        self.give(region, RegionInput::EndOfTurn(Turn { is_synced, is_alone, obstacle }));
         self.advance_split(now, region);
     }
 
@@ -395,8 +358,10 @@ impl Node {
             return;
         }
         let full = self.context.full_links();
-        while let Some(Wanted { region, server, session, id, .. }) = self.context.syncing.catch_up.next(now, &full) {
-            self.step(region, |slot, step| slot.load(server, session, id, step));
+        while let Some(WantedSegment { region, server, session, id, .. }) =
+            self.context.syncing.catch_up.next(now, &full)
+        {
+            self.give(region, RegionInput::MayRead { server, session, id });
         }
     }
 
@@ -425,9 +390,13 @@ impl Node {
 
     /// A tick for a region that is not idle.
     fn look_at(&mut self, region: RegionId) {
-        self.step(region, Slot::tick);
-        self.follow_desired(region);
-        self.step(region, |slot, step| slot.waiting.expire(step.now, slot.id, &mut step.effects.answers));
+        let departing = self.departing_from(region);
+        self.give(region, RegionInput::Tick { departing });
+    }
+
+    /// The regions that are served here, also those that are not open.
+    fn served(&self) -> impl Iterator<Item = &Serving> {
+        self.machines.values().filter_map(RegionMachine::served)
     }
 
     /// Tables, regions and servers as this node knows them.
@@ -457,14 +426,14 @@ impl Node {
 
     /// How many members of a region are in sync, as its primary here counts them now.
     pub fn in_sync(&self, region: RegionId) -> Option<InSync> {
-        let Holding::Serving(serving) = &self.slots.get(&region)?.holding else { return None };
+        let serving = self.machines.get(&region)?.served()?;
         let (in_sync, needed) = serving.primary().in_sync();
         serving.is_open().then_some(InSync { term: serving.term(), in_sync, needed })
     }
 
     /// Whether this node serves `region` in `term`.
     pub fn is_serving(&self, region: RegionId, term: Epoch) -> bool {
-        let holding = self.slots.get(&region).map(|slot| &slot.holding);
-        matches!(holding, Some(Holding::Serving(serving)) if serving.is_open() && serving.term() == term)
+        let serving = self.machines.get(&region).and_then(RegionMachine::served);
+        serving.is_some_and(|serving| serving.is_open() && serving.term() == term)
     }
 }

@@ -1,9 +1,6 @@
 //! The parts that a node is built from, its inputs, and its outputs for the runtime. Plain data.
 
-use crate::client_memory::ClientMemory;
 use crate::node::Token;
-use crate::node::job::{Job, JobDone};
-use crate::node::serving::checkpoint::Checkpoints;
 use leeward_cluster::{ClusterOptions, Coordinator, CoordinatorEvent};
 use leeward_engine::{Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};
@@ -13,6 +10,9 @@ use leeward_format::op::{Op, OpResult};
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
+use leeward_region::client_memory::ClientMemory;
+use leeward_region::effects::Checkpoints;
+use leeward_region::job::{Job, JobDone};
 use leeward_replication::Timing;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

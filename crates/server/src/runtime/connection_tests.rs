@@ -1,10 +1,10 @@
 //! What a connection hands to its session, and when it ends the session's input.
 
 use super::*;
-use crate::client_memory::{ClientMemory, Holder};
 use crate::commands::Facts;
 use crate::commands::idle_node::IdleNode;
 use crate::users::Answer;
+use leeward_region::client_memory::{ClientMemory, Holder};
 use parking_lot::Mutex;
 use std::net::{TcpListener, TcpStream as StdStream};
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 //! turns, a few at a time, since each may fill the account again. Belongs to the event loop's thread.
 
 use super::event_loop::EventLoop;
-use crate::client_memory::{LITTLE_BYTES, Stuck};
 use crate::metrics::Dropped;
 use leeward_platform::Nanos;
+use leeward_region::client_memory::{LITTLE_BYTES, Stuck};
 use std::collections::BTreeSet;
 
 /// Connections that are looked at again together.

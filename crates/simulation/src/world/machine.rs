@@ -16,7 +16,7 @@ use leeward_format::superblock::Superblock;
 use leeward_format::{Epoch, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
 use leeward_platform::{Disk, Entropy, Nanos, Rng, Secrets, SimDisk};
-use leeward_server::client_memory::ClientMemory;
+use leeward_region::client_memory::ClientMemory;
 use leeward_server::node::{Input, Job, Node, NodeParts, NodeTiming, Outbox, Token, link};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 //! A node of a map: answers operations as the real one does, region by region.
 
-use crate::client_memory::ClientMemory;
 use crate::commands::{Context, Cursors, Facts, Figures, Session, Shared, check_op};
 use crate::metrics::Metrics;
 use crate::node::PeerSettings;
-use crate::node::decide::{Current, Decision, decide};
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{Quota, STEP_UNITS};
 use crate::users::{Audit, Gate};
@@ -18,6 +16,8 @@ use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::user::Users;
 use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, ServerId, UnixMs, VolumeId};
 use leeward_platform::Nanos;
+use leeward_region::client_memory::ClientMemory;
+use leeward_region::serving::decide::{Current, Decision, decide};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;

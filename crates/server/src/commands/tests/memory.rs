@@ -1,12 +1,12 @@
 //! The account of all clients: what sessions hold is charged before they hold it, and bounded over all of them.
 
 use super::fake::Fake;
-use crate::client_memory::ClientMemory;
 use crate::commands::Client;
 use crate::protocol_session::ProtocolSession;
 use crate::resp::ARGUMENT_BYTES;
 use bytes::{Buf, Bytes};
 use leeward_format::op::{Op, OpResult};
+use leeward_region::client_memory::ClientMemory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

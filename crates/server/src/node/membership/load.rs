@@ -1,11 +1,11 @@
 //! The load of this server, which it reports to the master at intervals.
 
 use crate::node::Node;
-use crate::node::region::Slot;
 use leeward_format::control::Control;
 use leeward_format::load::{Fullness, RegionLoad, ServerLoad};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
+use leeward_region::machine::RegionMachine;
 use std::collections::BTreeMap;
 
 /// With fewer operations a second, the report names no key at which they would split a region.
@@ -65,8 +65,8 @@ impl Node {
     fn load(&mut self, now: Nanos) -> ServerLoad {
         let before = std::mem::take(&mut self.loads.regions);
         let mut regions = Vec::new();
-        for (id, slot) in &mut self.slots {
-            let Some(serving) = Slot::serving(slot).filter(|serving| serving.is_open()) else { continue };
+        for (id, machine) in &mut self.machines {
+            let Some(serving) = RegionMachine::serving(machine).filter(|serving| serving.is_open()) else { continue };
             let counters = serving.counters();
             let (ops, written) = (counters.reads + counters.writes, counters.user_bytes);
             let begin = Reported { term: serving.term(), at: serving.opening().0, ops: 0, written: 0 };

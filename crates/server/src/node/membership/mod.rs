@@ -15,10 +15,9 @@ pub(crate) mod load;
 pub(crate) mod presence;
 pub(crate) mod replica_gc;
 
-use crate::node::region::Slot;
-use crate::node::serving::ReplyTo;
 use crate::node::{Context, Node, peers::link};
-use leeward_cluster::{NotJoined, Outcome, ProposalId};
+use leeward_cluster::{HeldCopy, NotJoined, Outcome, ProposalId};
+use leeward_engine::Replica;
 use leeward_fabric::LinkEvent;
 use leeward_format::cluster::{GroupConfig, IndexKind, Member, TableOptions};
 use leeward_format::op::{Op, OpError, OpResult};
@@ -27,7 +26,11 @@ use leeward_format::table::{NewTable, TableChange, unknown_table};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
+use leeward_region::input::Input as RegionInput;
+use leeward_region::machine::RegionMachine;
+use leeward_region::request::ReplyTo;
 use presence::Notice;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The part of the node that waits for the outcome of a proposal.
@@ -48,19 +51,19 @@ impl Node {
     /// get the region from it. If the nodes that it stepped aside for die before they took over, it comes back.
     pub(crate) fn step_aside_if_broken(&mut self, now: Nanos) {
         let me = self.context.me;
-        let is_mine = |slot: &&Slot| slot.config.as_ref().is_some_and(|config| config.primary == Some(me));
+        let is_mine = |machine: &&RegionMachine| machine.config().is_some_and(|config| config.primary == Some(me));
         // A broken region is never idle.
-        let mut active = self.idle.looked_at().iter().filter_map(|region| self.slots.get(region)).filter(is_mine);
-        let is_broken = self.context.volume.is_failed() || active.any(|slot| slot.is_out_of_order(now));
+        let mut active = self.idle.looked_at().iter().filter_map(|region| self.machines.get(region)).filter(is_mine);
+        let is_broken = self.context.volume.is_failed() || active.any(|machine| machine.is_out_of_order(now));
         let has_stepped_aside = self.context.agent.has_stepped_aside();
         if !is_broken && !has_stepped_aside {
             return;
         }
         let view = self.context.agent.view();
-        let mine = self.slots.values().filter(is_mine);
+        let mine = self.machines.values().filter(is_mine);
         let has_transfer_target =
             |config: &GroupConfig| config.backups.iter().any(|backup| view.is_sound(*backup, config.region));
-        let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| !has_transfer_target(config));
+        let is_needed = mine.filter_map(|machine| machine.config()).any(|config| !has_transfer_target(config));
         if has_stepped_aside != is_needed {
             return;
         }
@@ -89,12 +92,12 @@ impl Node {
         for (proposal, outcome) in self.context.agent.take_outcomes() {
             match self.context.proposals.remove(&proposal).expect("a proposal ends once") {
                 Proposer::Primary(region) => {
-                    if let Some(slot) = self.slots.get_mut(&region) {
-                        slot.proposal_ended(now, outcome == Outcome::Accepted);
-                    }
+                    self.give(region, RegionInput::Proposed { is_accepted: outcome == Outcome::Accepted });
                 }
                 Proposer::Split { parent, term, .. } => {
-                    self.split_ended(now, (parent, term), outcome == Outcome::Accepted);
+                    let is_accepted = outcome == Outcome::Accepted;
+                    self.give(parent, RegionInput::SplitProposed { term, is_accepted });
+                    self.idle.touch(parent);
                 }
                 Proposer::Merge { source, target } => {
                     self.merge_ended(now, source, target, outcome == Outcome::Accepted);
@@ -115,14 +118,14 @@ impl Node {
         let (me, has_changed) = (self.context.me, !changed.regions.is_empty());
         for region in changed.regions {
             let is_named = self.routes().region(region).is_some_and(|config| config.has(me));
-            if is_named || self.slots.contains_key(&region) {
+            if is_named || self.machines.contains_key(&region) {
                 self.configure(region);
                 self.look_for_replica_garbage(now, region);
             }
         }
         if changed.servers {
-            // Also slots of regions that are not in the view.
-            let all: Vec<RegionId> = self.slots.keys().copied().collect();
+            // Also machines of regions that are not in the view.
+            let all: Vec<RegionId> = self.machines.keys().copied().collect();
             all.into_iter().for_each(|region| self.look_for_replica_garbage(now, region));
         }
         if has_changed {
@@ -137,12 +140,12 @@ impl Node {
         self.route_again(now);
     }
 
-    /// Tells the slot of a region the current configuration, and makes the slot if there is none.
+    /// Tells the machine of a region the current configuration, and makes the machine if there is none.
     pub(crate) fn configure(&mut self, region: RegionId) {
         let config = self.routes().region(region).cloned();
-        let new = || Slot::new(region, None, Arc::clone(&self.context.resources));
-        let slot = self.slots.entry(region).or_insert_with(new);
-        let is_newer = |config: &Arc<GroupConfig>| slot.config.as_ref().is_none_or(|known| known.epoch < config.epoch);
+        let new = || RegionMachine::new(region, None, Arc::clone(&self.context.resources));
+        let machine = self.machines.entry(region).or_insert_with(new);
+        let is_newer = |config: &Arc<GroupConfig>| machine.config().is_none_or(|known| known.epoch < config.epoch);
         let Some(config) = config.filter(is_newer) else { return };
         let maps_memory = self.context.fabric.maps_memory();
         let is_read = |TableOptions { reads, .. }: &TableOptions| {
@@ -154,13 +157,10 @@ impl Node {
         if planted(Bug::ReleaseEverything) {
             self.context.grants.release(region, config.term);
         }
-        self.step(region, |slot, step| {
-            if planted(Bug::ReleaseEverything) {
-                slot.backup.join_when_allowed(step.now, step.facts.grants());
-                slot.act_as_backup(step);
-            }
-            slot.configure(&config, step);
-        });
+        if planted(Bug::ReleaseEverything) {
+            self.give(region, RegionInput::LeaseReleased);
+        }
+        self.give(region, RegionInput::Configuration(config));
         self.idle.touch(region);
     }
 
@@ -244,7 +244,9 @@ impl Node {
 
     /// Whether no operation waits here, neither for another node's answer nor for a region that this node is about to serve.
     pub fn is_idle(&self) -> bool {
-        self.forwarding.is_empty() && self.fresh.is_empty() && self.slots.values().all(|slot| slot.waiting.is_empty())
+        self.forwarding.is_empty()
+            && self.fresh.is_empty()
+            && self.machines.values().all(|machine| !machine.has_waiting())
     }
 
     /// The operator creates a table.
@@ -272,6 +274,15 @@ impl Node {
         let asked = self.context.agent.accept_loss(now, region, server);
         self.request(to, asked);
     }
+}
+
+/// The copies of a volume that say what they belong to.
+pub(super) fn held(copies: &[Replica]) -> BTreeMap<RegionId, HeldCopy> {
+    let held = copies.iter().filter_map(|copy| {
+        let identity = copy.volume().identity(copy.region())?;
+        Some((copy.region(), HeldCopy { identity, options: copy.options().clone(), term: copy.position().0 }))
+    });
+    held.collect()
 }
 
 fn accepted(outcome: Outcome) -> OpResult {

@@ -2,7 +2,7 @@
 //! has ended, or if its group is whole without this server.
 //!
 //! ```text
-//! unneeded (by the view) for a while ---> deregister ---> still unneeded, and no primary spoke ---> destroy ---> no slot
+//! unneeded (by the view) for a while ---> deregister ---> still unneeded, and no primary spoke ---> destroy ---> no machine
 //! ```
 //! Invariant: a copy is destroyed only under two conditions. The view shows that the copy is unneeded after this server has
 //! told the coordinator that it has none. And no primary has spoken to the copy since the server began to tell it. Between the
@@ -10,15 +10,12 @@
 //! bring a copy in sync before it counts on it. A group that comes later brings an empty copy in sync.
 
 use crate::node::Node;
-use crate::node::job::Outcome;
-use crate::node::region::effects::Step;
-use crate::node::region::{Holding, RoleDone, Slot};
 use leeward_cluster::View;
-use leeward_engine::{Error, Replica};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
-use leeward_platform::cpu::Activity;
 use leeward_platform::planted::{Bug, planted};
+use leeward_region::input::Input as RegionInput;
+use leeward_region::machine::RegionMachine;
 use std::collections::BTreeMap;
 
 /// How often the node looks for copies that it may destroy.
@@ -75,13 +72,13 @@ impl Node {
             self.replica_gc.was_member.insert(region, config.epoch);
         }
         let is_named = self.context.agent.view().names(region, me.server);
-        match is_named || !self.slots.contains_key(&region) {
+        match is_named || !self.machines.contains_key(&region) {
             true => drop(self.replica_gc.copies.remove(&region)),
             false => {
                 self.replica_gc.copies.entry(region).or_insert(Removable { since: now, deregisters: false });
             }
         }
-        if self.context.agent.view().is_gone(region) && self.step(region, Slot::end).is_some() {
+        if self.context.agent.view().is_gone(region) && self.give(region, RegionInput::Ended) {
             self.idle.touch(region);
         }
     }
@@ -99,7 +96,7 @@ impl Node {
         let mut deregistered = Vec::new();
         let mut empty = Vec::new();
         for (region, candidate) in &mut self.replica_gc.copies {
-            let Some(slot) = self.slots.get(region) else { continue };
+            let Some(machine) = self.machines.get(region) else { continue };
             let view = self.context.agent.view();
             let since = self.replica_gc.was_member.get(region).copied();
             if !is_unneeded(view, *region, me, since) {
@@ -107,10 +104,10 @@ impl Node {
                 continue;
             }
             let is_due = view.is_gone(*region) || now - candidate.since >= self.replica_gc.after;
-            if !slot.is_idle() || !is_due {
+            if !machine.is_idle() || !is_due {
                 continue;
             }
-            if !slot.has_copy() {
+            if !machine.has_copy() {
                 empty.push(*region);
             } else if !std::mem::replace(&mut candidate.deregisters, true) {
                 deregistered.push(*region);
@@ -126,73 +123,27 @@ impl Node {
             return;
         };
         let (view, since) = (self.context.agent.view(), self.replica_gc.was_member.get(&region).copied());
-        let is_idle = self.slots.get(&region).is_some_and(Slot::is_idle);
+        let is_idle = self.machines.get(&region).is_some_and(RegionMachine::is_idle);
         match is_idle && is_unneeded(view, region, self.context.me.server, since) {
             true => {
                 tracing::info!(%region, "destroys an unneeded copy");
-                self.step(region, Slot::destroy);
+                self.give(region, RegionInput::NotNeeded);
             }
             false => *candidate = Removable { since: now, deregisters: false },
         }
     }
 
-    /// Removes the slot of a region of which this node has nothing.
+    /// Removes the machine of a region of which this node has nothing.
     pub(crate) fn forget(&mut self, region: RegionId) {
         let me = self.context.me.server;
         let is_member =
-            |slot: &Slot| slot.config.as_ref().is_some_and(|c| c.members().any(|member| member.server == me));
-        let is_empty = |slot: &Slot| slot.is_idle() && !slot.has_copy() && slot.waiting.is_empty();
-        if self.slots.get(&region).is_some_and(|slot| is_empty(slot) && !is_member(slot)) {
-            self.slots.remove(&region);
+            |machine: &RegionMachine| machine.config().is_some_and(|c| c.members().any(|member| member.server == me));
+        let is_empty = |machine: &RegionMachine| machine.is_idle() && !machine.has_copy() && !machine.has_waiting();
+        if self.machines.get(&region).is_some_and(|machine| is_empty(machine) && !is_member(machine)) {
+            self.machines.remove(&region);
             self.wake(self.context.clock.now, region);
             self.replica_gc.copies.remove(&region);
             self.replica_gc.was_member.remove(&region);
         }
     }
-}
-
-impl Slot {
-    /// Whether no work on the copy is under way or waits.
-    pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.holding, Holding::Copy(_)) && self.work.is_none() && self.backup.is_idle() && !self.is_building
-    }
-
-    /// Whether the volume has a copy.
-    fn has_copy(&self) -> bool {
-        matches!(self.holding, Holding::Copy(Some(_)))
-    }
-
-    /// The region has ended.
-    fn end(&mut self, step: &mut Step<'_>) {
-        (self.config, self.candidate) = (None, None);
-        if matches!(self.holding, Holding::Serving(_)) {
-            self.step_down(step);
-        }
-    }
-
-    /// Stops following a primary, and destroys the copy. A session that begins meanwhile starts with an empty copy.
-    fn destroy(&mut self, step: &mut Step<'_>) {
-        let Holding::Copy(Some(copy)) = std::mem::replace(&mut self.holding, Holding::Working) else {
-            unreachable!("only an idle copy is destroyed");
-        };
-        drop(self.backup.retire());
-        (self.building, self.candidate) = (None, None);
-        step.spawn(Activity::Engine.of_backup(), move || Outcome::Role(RoleDone::Destroyed(destroy(*copy))));
-    }
-
-    /// The copy was destroyed, or could not be.
-    pub(crate) fn destroyed(&mut self, result: Result<(), Error>) {
-        self.holding = match result {
-            Ok(()) => Holding::Copy(None),
-            Err(error) => {
-                tracing::error!(region = %self.id, %error, "an unneeded copy cannot be destroyed");
-                Holding::Broken(error.to_string())
-            }
-        };
-    }
-}
-
-fn destroy(mut copy: Replica) -> Result<(), Error> {
-    copy.abandon();
-    copy.destroy()
 }

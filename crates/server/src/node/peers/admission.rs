@@ -13,27 +13,11 @@
 
 use leeward_format::ServerId;
 use leeward_platform::Nanos;
+use leeward_region::effects::Session;
 use std::collections::BTreeMap;
 
 /// Sessions with one server that are not in sync, at most.
 const MOST: usize = 32;
-
-/// A session that is not in sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Session {
-    pub(crate) server: ServerId,
-    /// Bytes that are still to be sent at the rate of learners, at most; 0 for a counted peer.
-    pub(crate) lacked: u64,
-    /// Its base is pinned.
-    pub(crate) is_based: bool,
-}
-
-impl Session {
-    /// One that begins. What it lacks is said later.
-    pub(crate) fn begun(server: ServerId) -> Session {
-        Session { server, lacked: 0, is_based: false }
-    }
-}
 
 /// The regions that bring a copy in sync or wait for that, by server.
 pub(crate) struct Admission {

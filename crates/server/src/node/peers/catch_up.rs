@@ -5,22 +5,13 @@
 //!
 //! A counted member does not wait, since writes wait for it. Invariant: a segment that was held back is read once.
 
-use leeward_format::{RegionId, SegmentId, ServerId};
+use leeward_format::ServerId;
 use leeward_platform::Nanos;
+use leeward_region::effects::WantedSegment;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The longest time without reads that later reads may make up for.
 const BURST: Nanos = Nanos::from_millis(100);
-
-/// A segment of a base, for a session of a learner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    pub(crate) region: RegionId,
-    pub(crate) server: ServerId,
-    pub(crate) session: u64,
-    pub(crate) id: SegmentId,
-    pub(crate) bytes: u64,
-}
 
 /// The reads for learners that wait, and when the next may begin.
 pub(crate) struct CatchUp {
@@ -28,7 +19,7 @@ pub(crate) struct CatchUp {
     bytes_per_second: u64,
     /// When the rate has paid for all segments that were released to be read.
     paid_until: Nanos,
-    waiting: VecDeque<Wanted>,
+    waiting: VecDeque<WantedSegment>,
 }
 
 impl CatchUp {
@@ -37,7 +28,7 @@ impl CatchUp {
     }
 
     /// A learner lacks a segment.
-    pub(crate) fn want(&mut self, wanted: Wanted) {
+    pub(crate) fn want(&mut self, wanted: WantedSegment) {
         self.waiting.push_back(wanted);
     }
 
@@ -47,7 +38,7 @@ impl CatchUp {
     }
 
     /// The next segment that may be read now. None goes to servers whose links are `full`.
-    pub(crate) fn next(&mut self, now: Nanos, full: &BTreeSet<ServerId>) -> Option<Wanted> {
+    pub(crate) fn next(&mut self, now: Nanos, full: &BTreeSet<ServerId>) -> Option<WantedSegment> {
         if self.paid_until > now {
             return None;
         }
@@ -63,9 +54,10 @@ impl CatchUp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leeward_format::{RegionId, SegmentId};
 
-    fn wanted(id: u64) -> Wanted {
-        Wanted { region: RegionId(1), server: ServerId(2), session: 3, id: SegmentId(id), bytes: 2 << 20 }
+    fn wanted(id: u64) -> WantedSegment {
+        WantedSegment { region: RegionId(1), server: ServerId(2), session: 3, id: SegmentId(id), bytes: 2 << 20 }
     }
 
     #[test]
@@ -93,7 +85,7 @@ mod tests {
     fn segments_for_a_full_link_wait_and_others_pass_them() {
         let mut catch_up = CatchUp::new(0);
         catch_up.want(wanted(1));
-        catch_up.want(Wanted { server: ServerId(3), ..wanted(2) });
+        catch_up.want(WantedSegment { server: ServerId(3), ..wanted(2) });
         let full = BTreeSet::from([ServerId(2)]);
         assert_eq!(catch_up.next(Nanos::ZERO, &full).map(|wanted| wanted.id), Some(SegmentId(2)));
         assert!(catch_up.next(Nanos::ZERO, &full).is_none() && catch_up.is_wanted());

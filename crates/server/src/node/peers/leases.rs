@@ -4,14 +4,15 @@
 //! messages of sessions, and may be lost.
 //!
 //! One message asks a server for the grants of all regions. So the node need not look at idle regions
-//! ([`crate::node::region::idle`]) to find grants that are not renewed: the server does not answer, or its answer lacks them.
+//! ([`leeward_region::machine::idle`]) to find grants that are not renewed: the server does not answer, or its answer lacks them.
 
-use crate::node::region::Slot;
 use crate::node::{Context, Node};
 use leeward_format::control::{Control, SafeLsnOf};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
+use leeward_region::input::Input as RegionInput;
+use leeward_region::machine::RegionMachine;
 use leeward_replication::Timing;
 use leeward_replication::lease::SchedulingGap;
 use std::collections::BTreeMap;
@@ -137,14 +138,11 @@ impl Node {
         }
         let mut wanted: BTreeMap<ServerId, Vec<(RegionId, Epoch)>> = BTreeMap::new();
         let mut safe_lsns: BTreeMap<ServerId, Vec<SafeLsnOf>> = BTreeMap::new();
-        for slot in self.slots.values_mut() {
-            let id = slot.id;
-            if let Some(serving) = slot.serving() {
-                let linked = serving.primary().peers().filter(|peer| peer.is_linked());
-                for server in linked.map(|peer| peer.member.server) {
-                    wanted.entry(server).or_default().push((id, serving.term()));
-                    safe_lsns.entry(server).or_default().extend(serving.publish_safe_lsn(now));
-                }
+        for serving in self.served() {
+            let linked = serving.primary().peers().filter(|peer| peer.is_linked());
+            for server in linked.map(|peer| peer.member.server) {
+                wanted.entry(server).or_default().push((serving.id(), serving.term()));
+                safe_lsns.entry(server).or_default().extend(serving.publish_safe_lsn(now));
             }
         }
         self.lease_grants.ask(now, &wanted);
@@ -169,12 +167,10 @@ impl Node {
         let mut granted = Vec::new();
         for &(region, term) in regions {
             let view = self.context.agent.view();
-            let slot = self.slots.get(&region).filter(|slot| {
-                let newer = slot.config.as_ref().is_some_and(|config| config.term > term);
-                !newer && !view.has_ended(region) && slot.backup.may_grant(from, term)
-            });
-            if slot.is_some() {
-                self.step(region, Slot::look_after_reads);
+            let machine =
+                self.machines.get(&region).filter(|machine| !view.has_ended(region) && machine.may_grant(from, term));
+            if machine.is_some() {
+                self.give(region, RegionInput::LookAfterReads);
                 self.context.grants.grant(now, region, term, kept);
                 granted.push((region, term));
             }
@@ -190,7 +186,7 @@ impl Node {
     pub(super) fn leases_released(&mut self, regions: &[(RegionId, Epoch)]) {
         for (region, term) in regions {
             self.context.grants.release(*region, *term);
-            if self.step(*region, Slot::leases_released).is_some() {
+            if self.give(*region, RegionInput::LeaseReleased) {
                 self.idle.touch(*region);
             }
         }
@@ -199,7 +195,6 @@ impl Node {
     /// A backup has granted leases of this length.
     pub(super) fn lease_granted(
         &mut self,
-        now: Nanos,
         from: ServerId,
         (sent, lasts): (Nanos, Nanos),
         regions: Vec<(RegionId, Epoch)>,
@@ -214,10 +209,9 @@ impl Node {
             }
         }
         for (region, term) in regions {
-            let serving = self.slots.get_mut(&region).and_then(Slot::serving);
-            if let Some(serving) = serving.filter(|serving| serving.term() == term) {
-                serving.primary_mut().lease_granted(from, sent, lasts);
-                serving.extend_direct_reads(now);
+            let served = self.machines.get(&region).and_then(RegionMachine::served);
+            if served.is_some_and(|serving| serving.term() == term) {
+                self.give(region, RegionInput::LeaseGranted { server: from, term, lease: (sent, lasts) });
                 // In an idle region no answer waits for it.
                 if !self.idle.is_idle(region) {
                     self.idle.touch(region);

@@ -28,10 +28,6 @@ pub fn server(peer: PeerId) -> ServerId {
     ServerId(peer.0)
 }
 
-pub(crate) fn descriptor(bytes: &[u8]) -> Descriptor {
-    Descriptor(bytes.to_vec())
-}
-
 /// Names reads of other nodes' memory. No write has this name: no region has the highest number.
 pub(crate) const MAP_OP: u64 = u64::MAX;
 

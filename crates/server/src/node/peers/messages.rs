@@ -1,9 +1,8 @@
 //! Events from other nodes: links that come and go, posted operations that complete, and messages.
 
 use crate::node::peers::link;
-use crate::node::requests::forward::{Unrouted, Way};
+use crate::node::requests::forward::Way;
 use crate::node::requests::fresh::{Answer, Question};
-use crate::node::serving::ReplyTo;
 use crate::node::{MAX_CONTROL_BYTES, Node};
 use leeward_fabric::LinkEvent;
 use leeward_format::ServerId;
@@ -11,6 +10,9 @@ use leeward_format::control::Control;
 use leeward_format::frame::{FrameKind, read_frame};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
+use leeward_region::input::Input as RegionInput;
+use leeward_region::request::ReplyTo;
+use leeward_region::request::Unrouted;
 use leeward_replication::backup::PrimarySession;
 use leeward_replication::primary::Ops;
 
@@ -26,7 +28,7 @@ impl Node {
                     self.context.tell_settings(from);
                     self.context.send_unsent(from);
                 }
-                self.step_each(|slot, step| slot.link_changed(from, up, step));
+                self.give_each(|| RegionInput::Link { server: from, is_up: up });
                 if !up {
                     for next in self.forwarding.lost(now, from) {
                         self.next(now, next);
@@ -39,7 +41,7 @@ impl Node {
             LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
                 self.idle.touch(Ops::region_of(op));
                 let is_refused = matches!(event, LinkEvent::Refused { .. });
-                self.step(Ops::region_of(op), |slot, step| slot.write_ended(from, op, is_refused, step));
+                self.give(Ops::region_of(op), RegionInput::WriteEnded { server: from, op, is_refused });
             }
             LinkEvent::Message(bytes) => self.frames(now, from, &bytes),
         }
@@ -67,7 +69,7 @@ impl Node {
             }
             Control::LeaseGrant { sent, lasts, regions, now: theirs } => {
                 self.context.links.entry(from).or_default().clock.hear(theirs, now);
-                self.lease_granted(now, from, (Nanos(sent), Nanos(lasts)), regions);
+                self.lease_granted(from, (Nanos(sent), Nanos(lasts)), regions);
             }
             Control::Settings { incarnation, settings } => self.context.peer_settings.hear(from, incarnation, settings),
             Control::LeaseRefused { reason } => self.context.lease_refused(from, reason),
@@ -92,20 +94,20 @@ impl Node {
             }
             Control::ToBackup { region, term, session, body } => {
                 let _at = cpu::at(Activity::Mirroring.of_backup());
-                if !self.slots.contains_key(&region) {
+                if !self.machines.contains_key(&region) {
                     self.configure(region);
                     self.look_for_replica_garbage(now, region);
                 }
                 self.replica_gc.is_asked_for(now, region);
                 self.idle.touch(region);
                 let session = PrimarySession { primary: from, term, session };
-                self.step(region, |slot, step| slot.hear_primary(session, body, step)).expect("it is there by now");
+                self.give(region, RegionInput::FromPrimary(session, body));
             }
             Control::ToPrimary { region, term, session, body } => {
                 let _at = cpu::at(Activity::Mirroring.of_primary());
                 self.context.syncing.admission.heard(now, from);
                 self.idle.touch(region);
-                self.step(region, |slot, step| slot.hear_backup(from, (term, session), body, step));
+                self.give(region, RegionInput::FromMember { server: from, term, session, body });
             }
         }
     }

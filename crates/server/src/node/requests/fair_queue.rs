@@ -3,9 +3,9 @@
 //!
 //! Belongs to the node; pure.
 
-use crate::node::requests::forward::Unrouted;
-use crate::node::serving::ReplyTo;
 use crate::shares::{Line, Shares};
+use leeward_region::request::ReplyTo;
+use leeward_region::request::Unrouted;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 

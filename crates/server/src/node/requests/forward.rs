@@ -18,18 +18,17 @@
 //! receiver by server and id. If the process that asked is gone by then, the server's next process gets the answer, and must
 //! not take it for the answer to an operation of its own.
 
-use crate::client_memory::ClientMemory;
 use crate::node::Node;
-use crate::node::region::Holding;
 use crate::node::requests::in_flight::InFlight;
-use crate::node::serving::{Answer, Pending, ReplyTo};
 use leeward_format::cluster::Member;
 use leeward_format::control::Control;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::request::{Attempts, Heard, Once, RequestIds, Verdict};
-use leeward_format::table::TableName;
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
+use leeward_region::client_memory::ClientMemory;
+use leeward_region::machine::RegionMachine;
+use leeward_region::request::{Answer, Naming, ReplyTo, Unrouted};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
@@ -39,67 +38,6 @@ pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// How long a backup may take to answer a read. Then the primary is asked.
 const AT_BACKUP: Nanos = Nanos::from_millis(500);
-
-/// Which side has given a write its request id, and sees to it that the write is executed once.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Naming {
-    /// No side: it has no request id.
-    Unnamed,
-    /// The caller of this node: a client, or a node that forwards.
-    Caller(Once),
-    /// This node.
-    Here(Attempts),
-}
-
-/// An operation that no node has begun; but if it has a request id, an earlier attempt may have been.
-pub(crate) struct Unrouted {
-    pub(crate) to: ReplyTo,
-    pub(crate) table: TableName,
-    pub(crate) op: Op,
-    pub(crate) since: Nanos,
-    pub(crate) naming: Naming,
-}
-
-impl Unrouted {
-    /// With the request id of the caller, if it has one.
-    pub(crate) fn new(since: Nanos, to: ReplyTo, table: TableName, op: Op, once: Option<Once>) -> Unrouted {
-        Unrouted { to, table, op, since, naming: once.map_or(Naming::Unnamed, Naming::Caller) }
-    }
-
-    /// As an operation on a region that is served here.
-    pub(crate) fn pending(self, now: Nanos) -> Pending {
-        let once = match self.naming {
-            Naming::Unnamed => None,
-            Naming::Caller(once) => Some(once),
-            Naming::Here(attempts) => attempts.once(),
-        };
-        let names_region = matches!(self.op, Op::In { .. });
-        Pending { to: self.to, op: self.op.plain(), names_region, once, since: now, read_at: None }
-    }
-
-    /// Whether a server that it was sent to before may have executed it.
-    fn is_doubtful(&self) -> bool {
-        matches!(self.naming, Naming::Here(attempts) if attempts.is_doubtful())
-    }
-
-    /// Its answer if there is no time for another attempt, and the last one failed with `error`.
-    fn give_up(self, error: OpError) -> Answer {
-        let result = match self.naming {
-            Naming::Here(attempts) => attempts.give_up(error),
-            _ => OpResult::Error(error),
-        };
-        (self.to, result)
-    }
-}
-
-impl Pending {
-    /// The operation in the form in which it came to `region`.
-    pub(crate) fn unrouted(self, region: RegionId, table: TableName) -> Unrouted {
-        let Pending { to, op, names_region, once, since, read_at: _ } = self;
-        let op = if names_region { op.within(region) } else { op };
-        Unrouted::new(since, to, table, op, once)
-    }
-}
 
 /// Where an operation may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -326,9 +264,10 @@ impl Node {
     /// The highest LSN that is known to be committed in a region. A caller whose write is to be executed once needs it:
     /// [`Once::since`].
     pub fn committed(&self, region: RegionId) -> Option<Lsn> {
-        match self.slots.get(&region).map(|slot| &slot.holding) {
-            Some(Holding::Serving(serving)) if serving.is_open() => Some(serving.region().commit()),
-            _ => self.forwarding.heard.get(region),
+        let serving = self.machines.get(&region).and_then(RegionMachine::served).filter(|serving| serving.is_open());
+        match serving {
+            Some(serving) => Some(serving.region().commit()),
+            None => self.forwarding.heard.get(region),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Operations whose answers are lost.
 
 use super::*;
-use crate::client_memory::ClientMemory;
 use crate::node::Token;
 use bytes::Bytes;
 use leeward_format::op::{Condition, Lifetime};
 use leeward_format::request::RequestId;
+use leeward_format::table::TableName;
 use leeward_format::{Epoch, Incarnation, VolumeId};
+use leeward_region::client_memory::ClientMemory;
 
 const THERE: ServerId = ServerId(2);
 

@@ -11,7 +11,7 @@
 //!     n  the reads as of exactly c, and of the primary's wall time at t, by which pairs expire
 //! ```
 //! Over shared memory it does not ask, but reads the line in which the primary shows the same
-//! ([`safe_lsn_line`](crate::node::serving::safe_lsn_line), [`safe_lsn_lines`](super::safe_lsn_lines)): t is when it reads the line,
+//! ([`safe_lsn_line`](leeward_region::serving::safe_lsn_line), [`safe_lsn_lines`](super::safe_lsn_lines)): t is when it reads the line,
 //! and it answers only if the line counts at the end of the turn. An answer to a question brings the right to read the line, and
 //! bounds the primary's clock. The bound gets wider with time, so that a question is due about once a second.
 //!
@@ -27,10 +27,9 @@
 //! - The session and the configuration are the same when the question is sent and when the read begins; the primary answers for
 //!   the same configuration.
 
-use super::forward::{Unrouted, Way};
+use super::forward::Way;
 use super::safe_lsn_lines::{Lines, Shown, Subject};
 use crate::node::Node;
-use crate::node::region::Slot;
 use leeward_engine::Region;
 use leeward_fabric::Fabric;
 use leeward_format::cluster::{GroupConfig, Scans};
@@ -41,6 +40,9 @@ use leeward_format::safe_lsn::SafeLsnLineGrant;
 use leeward_format::{Lsn, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
+use leeward_region::input::Input as RegionInput;
+use leeward_region::machine::RegionMachine;
+use leeward_region::request::Unrouted;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -187,7 +189,7 @@ impl Node {
     /// Answers the questions of this turn.
     pub(crate) fn answer_questions(&mut self, now: Nanos) {
         for Question { from, id, region, wants_line } in std::mem::take(&mut self.fresh.questions) {
-            let serving = self.slots.get_mut(&region).and_then(Slot::serving);
+            let serving = self.machines.get_mut(&region).and_then(RegionMachine::serving);
             let (safe_lsn, line) = serving.map_or((None, None), |serving| {
                 let safe_lsn = serving.safe_lsn(now);
                 let may_grant = wants_line && safe_lsn.is_some();
@@ -221,13 +223,10 @@ impl Node {
     /// A read that accepts no staleness, of a region with this configuration.
     pub(super) fn read_fresh(&mut self, now: Nanos, config: &GroupConfig, unrouted: Unrouted, way: Way) {
         let region = config.region;
-        let is_followed = self.step(region, |slot, step| {
-            if slot.is_unread_backup() {
-                slot.catch_up_reads(step);
-            }
-            slot.followed(config).is_some()
-        });
-        let is_followed = is_followed.unwrap_or(false);
+        if self.machines.get(&region).is_some_and(RegionMachine::is_unread_backup) {
+            self.give(region, RegionInput::ReadsWait);
+        }
+        let is_followed = self.machines.get(&region).is_some_and(|machine| machine.followed(config).is_some());
         if is_followed && !self.context.clients.is_full() {
             if let Some((unrouted, way)) = self.fresh.wait(&*self.context.fabric, region, (unrouted, way)) {
                 self.route(now, unrouted, way);
@@ -311,7 +310,7 @@ impl Node {
         let Some((lsn, wall)) = state else { return };
         let last = copy.last_lsn();
         if last < lsn && !planted(Bug::ScanUndrained) {
-            self.step(region, Slot::catch_up_reads);
+            self.give(region, RegionInput::ReadsWait);
             return;
         }
         let lsn = if planted(Bug::ScanBeyondSafe) { last } else { lsn.min(last) };
@@ -335,7 +334,7 @@ impl Node {
     /// The copy here that can be read and is in sync with the primary of the region's configuration.
     fn followed(&self, region: RegionId) -> Option<Followed> {
         let config = self.routes().region(region)?;
-        let (copy, session) = self.slots.get(&region)?.followed(config)?;
+        let (copy, session) = self.machines.get(&region)?.followed(config)?;
         let subject = Subject { session, epoch: config.epoch };
         Some(Followed { config: Arc::clone(config), copy: Arc::clone(copy), subject })
     }

@@ -8,11 +8,11 @@
 //!
 //! Belongs to the node; pure.
 
-use crate::client_memory::{ClientMemory, SMALL_BYTES};
 use crate::node::requests::fair_queue::FairQueue;
-use crate::node::requests::forward::Unrouted;
 use leeward_format::ServerId;
 use leeward_format::op::{Op, OpResult};
+use leeward_region::client_memory::{ClientMemory, SMALL_BYTES};
+use leeward_region::request::Unrouted;
 use std::collections::BTreeMap;
 
 /// Most bytes in flight to one server and back.
@@ -76,7 +76,7 @@ impl InFlight {
         let Some(peer) = self.peers.get_mut(&server) else { return };
         peer.bytes -= bytes;
         if let Some(result) = result {
-            let found = crate::client_memory::result_bytes(result) as u64;
+            let found = leeward_region::client_memory::result_bytes(result) as u64;
             peer.largest = (peer.largest - peer.largest / 64).max(found).max(LEAST_ANSWER_BYTES);
         }
     }
@@ -103,7 +103,7 @@ impl InFlight {
 
     /// Whether there is no memory for `result`, which is charged already.
     pub(super) fn lacks_memory_for(&self, result: &OpResult) -> bool {
-        self.memory.is_overdrawn() && crate::client_memory::result_bytes(result) > SMALL_BYTES
+        self.memory.is_overdrawn() && leeward_region::client_memory::result_bytes(result) > SMALL_BYTES
     }
 
     /// Servers for which operations wait that can be sent now.

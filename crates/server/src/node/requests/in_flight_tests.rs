@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::node::Token;
-use crate::node::serving::ReplyTo;
 use bytes::Bytes;
 use leeward_format::op::{Condition, Lifetime};
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
+use leeward_region::request::ReplyTo;
 use std::collections::VecDeque;
 
 const PEER: ServerId = ServerId(2);

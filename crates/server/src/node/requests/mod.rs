@@ -13,7 +13,7 @@
 //!
 //! Invariant: each operation is answered once. Belongs to the node's thread.
 
-pub(crate) mod dedup;
+mod at_once;
 mod fair_queue;
 pub(crate) mod forward;
 pub(crate) mod fresh;
@@ -22,18 +22,18 @@ mod proof;
 mod ranges;
 mod safe_lsn_lines;
 pub(crate) mod stale;
-pub(crate) mod wait_queue;
 pub(crate) mod waiting;
 
 use crate::node::Node;
-use crate::node::region::Slot;
-use crate::node::serving::{ReplyTo, execute};
-use forward::{Naming, Unrouted, Way};
+use forward::Way;
 use leeward_format::cluster::Member;
 use leeward_format::control::Control;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
+use leeward_region::machine::RegionMachine;
+use leeward_region::request::{Naming, ReplyTo, Unrouted};
+use leeward_region::serving::execute;
 
 impl Node {
     pub(crate) fn submit(&mut self, now: Nanos, unrouted: Unrouted, way: Way) {
@@ -104,17 +104,17 @@ impl Node {
             return self.refuse(now, unrouted, error);
         };
         let is_about_to_serve = self.is_about_to_serve((epoch, primary), way);
-        let is_open = |slot: &mut Slot| slot.serving().is_some_and(|serving| serving.is_open());
-        if is_about_to_serve || self.slots.get_mut(&region).is_some_and(is_open) {
+        let is_open = |machine: &mut RegionMachine| machine.serving().is_some_and(|serving| serving.is_open());
+        if is_about_to_serve || self.machines.get_mut(&region).is_some_and(is_open) {
             unrouted = self.forward_to_self(region, unrouted);
         }
-        if let Some(slot) = self.slots.get_mut(&region) {
+        if let Some(machine) = self.machines.get_mut(&region) {
             self.idle.touch(region);
-            if let Some(serving) = slot.serving().filter(|serving| serving.is_open()) {
+            if let Some(serving) = machine.serving().filter(|serving| serving.is_open()) {
                 return serving.execute(now, unrouted.pending(now));
             }
             if is_about_to_serve {
-                if let Some(unrouted) = slot.waiting.enter(now, epoch, unrouted) {
+                if let Some(unrouted) = machine.wait(now, epoch, unrouted) {
                     self.refuse(now, unrouted, OpError::Overloaded(region));
                 }
                 return;

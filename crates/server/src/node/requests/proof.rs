@@ -2,12 +2,12 @@
 //! role of the node in the region, and while the region is served. Each question is a background job that reads a few segments.
 
 use crate::node::Node;
-use crate::node::job::Outcome;
-use crate::node::serving::ReplyTo;
 use leeward_engine::{Error, Volume};
 use leeward_format::RegionId;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_platform::cpu::Activity;
+use leeward_region::job::Outcome;
+use leeward_region::request::ReplyTo;
 
 /// Most segments in the answer to one question.
 const MOST: usize = 8;
@@ -19,7 +19,7 @@ impl Node {
         else {
             unreachable!("an operation on segments")
         };
-        if !self.slots.contains_key(&region) {
+        if !self.machines.contains_key(&region) {
             let error = OpError::Invalid(format!("this node has no copy of region {region}"));
             return self.effects.answers.push((to, OpResult::Error(error)));
         }

@@ -15,58 +15,52 @@
 //! Each question reads a bounded amount of pairs. Between two questions a node keeps no snapshot.
 
 use crate::node::Node;
-use crate::node::job::Outcome;
-use crate::node::region::effects::Step;
-use crate::node::region::{Holding, Slot};
-use crate::node::serving::ReplyTo;
-use leeward_engine::{Snapshot, SnapshotAt};
 use leeward_format::op::{DIGEST_AHEAD_MS, DigestInstant, MOST_RANGES, OpError, OpResult, RangeAnswer, RangeQuestion};
 use leeward_format::{Epoch, MAX_KEY_BYTES, RegionId, ServerId, UnixMs};
-use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
-use leeward_platform::planted::{Bug, planted};
+use leeward_region::input::Input as RegionInput;
+use leeward_region::job::Outcome;
+use leeward_region::machine::RegionMachine;
+use leeward_region::request::ReplyTo;
 
 /// Bytes of keys and values after which an answer stops.
 const MOST_BYTES: u64 = 16 << 20;
-
-/// How long a copy that is not read otherwise keeps its index after a question.
-const KEPT: Nanos = Nanos::from_secs(5);
 
 impl Node {
     /// The primary names a state, and where its region can be cut.
     pub(super) fn range_bounds(&mut self, to: ReplyTo, region: RegionId, want_bounds: bool) {
         let wall = self.context.clock.wall.now();
-        let result = match self.slots.get_mut(&region).and_then(Slot::serving).filter(|serving| serving.is_open()) {
-            Some(serving) => {
-                let (term, copy) = (serving.term(), serving.region());
-                // What is compacted is committed.
-                let lsn = copy.snapshot(copy.commit(), wall).lsn();
-                let at = DigestInstant { term, lsn, now: UnixMs(wall.0.saturating_add(DIGEST_AHEAD_MS)) };
-                let bounds = if want_bounds { copy.range_bounds() } else { Vec::new() };
-                OpResult::RangeBounds { at, bounds }
-            }
-            None => OpResult::Error(self.not_primary(region)),
-        };
+        let result =
+            match self.machines.get_mut(&region).and_then(RegionMachine::serving).filter(|serving| serving.is_open()) {
+                Some(serving) => {
+                    let (term, copy) = (serving.term(), serving.region());
+                    // What is compacted is committed.
+                    let lsn = copy.snapshot(copy.commit(), wall).lsn();
+                    let at = DigestInstant { term, lsn, now: UnixMs(wall.0.saturating_add(DIGEST_AHEAD_MS)) };
+                    let bounds = if want_bounds { copy.range_bounds() } else { Vec::new() };
+                    OpResult::RangeBounds { at, bounds }
+                }
+                None => OpResult::Error(self.not_primary(region)),
+            };
         self.effects.answers.push((to, result));
     }
 
     fn not_primary(&self, region: RegionId) -> OpError {
-        let config = self.slots.get(&region).and_then(|slot| slot.config.as_ref());
+        let config = self.machines.get(&region).and_then(|machine| machine.config());
         OpError::NotPrimary { region, epoch: config.map_or(Epoch(0), |config| config.epoch) }
     }
 
     /// Answers a question about ranges of this node's copy.
     pub(super) fn range_digests(&mut self, to: ReplyTo, question: RangeQuestion) {
         let region = question.region;
-        if !self.slots.contains_key(&region) {
+        let Some(machine) = self.machines.get_mut(&region) else {
             let error = OpError::Invalid(format!("this node has no copy of region {region}"));
             return self.effects.answers.push((to, OpResult::Error(error)));
-        }
+        };
         if let Err(error) = check(&question) {
             return self.effects.answers.push((to, OpResult::Error(error)));
         }
-        let found = self.step(region, |slot, step| slot.copy_at(question.at, step));
-        match found.expect("just seen") {
+        match machine.copy_at(self.context.clock.now, question.at) {
             Ok(snapshot) => {
                 let wall = self.context.clock.wall.clone();
                 self.context.spawn_in_background(region, Activity::Other.of_node(), move || {
@@ -77,22 +71,28 @@ impl Node {
                     Outcome::Proved { to, result: OpResult::RangeDigests(answer) }
                 });
             }
-            Err(why_not) => self.effects.answers.push((to, OpResult::RangeDigests(why_not))),
+            Err(why_not) => {
+                if why_not == RangeAnswer::NotYet {
+                    self.give(region, RegionInput::ReadsWait);
+                }
+                self.effects.answers.push((to, OpResult::RangeDigests(why_not)));
+            }
         }
     }
 
     /// The primary has a backup take its index in place of the one that the backup has built.
     pub(super) fn rebuild_index(&mut self, to: ReplyTo, region: RegionId, server: ServerId) {
-        let result = match self.slots.get_mut(&region).and_then(Slot::serving).filter(|serving| serving.is_open()) {
-            Some(serving) => match serving.primary_mut().rebuild_index(server) {
-                Ok(()) => {
-                    tracing::warn!(%region, %server, "an operator has the index of this backup rebuilt");
-                    OpResult::Done
-                }
-                Err(why) => OpResult::Error(OpError::Invalid(why)),
-            },
-            None => OpResult::Error(self.not_primary(region)),
-        };
+        let result =
+            match self.machines.get_mut(&region).and_then(RegionMachine::serving).filter(|serving| serving.is_open()) {
+                Some(serving) => match serving.primary_mut().rebuild_index(server) {
+                    Ok(()) => {
+                        tracing::warn!(%region, %server, "an operator has the index of this backup rebuilt");
+                        OpResult::Done
+                    }
+                    Err(why) => OpResult::Error(OpError::Invalid(why)),
+                },
+                None => OpResult::Error(self.not_primary(region)),
+            };
         self.idle.touch(region);
         self.effects.answers.push((to, result));
     }
@@ -111,49 +111,6 @@ fn check(question: &RangeQuestion) -> Result<(), OpError> {
         return Err(OpError::Invalid("these are no consecutive ranges of keys".into()));
     }
     Ok(())
-}
-
-impl Slot {
-    /// The copy in the state `at`; or why it cannot be shown. Where it lags, has it go on.
-    fn copy_at(&mut self, at: DigestInstant, step: &mut Step<'_>) -> Result<Snapshot, RangeAnswer> {
-        let (now, wall) = (step.now, self.node.wall.now());
-        if wall >= at.now {
-            return Err(RangeAnswer::InstantPassed);
-        }
-        let (term, copy) = match &self.holding {
-            Holding::Serving(serving) if serving.is_open() => (serving.term(), Some(serving.region().clone())),
-            Holding::Copy(_) | Holding::Working => match self.backup.primary_session() {
-                Some(session) if self.backup.is_in_sync() => (session.term, self.reading.clone()),
-                session => (session.map_or(Epoch(0), |session| session.term), None),
-            },
-            _ => return Err(RangeAnswer::NotYet),
-        };
-        if term != at.term {
-            return Err(if term > at.term { RangeAnswer::TooLate } else { RangeAnswer::NotYet });
-        }
-        let instant = if planted(Bug::DigestAcrossInstants) { wall } else { at.now };
-        match copy.map_or(SnapshotAt::NotYet, |copy| copy.snapshot_at(at.lsn, instant)) {
-            SnapshotAt::Shown(snapshot) => {
-                self.keep_for_digests(now);
-                Ok(snapshot)
-            }
-            SnapshotAt::NotYet => {
-                if self.backup.is_in_sync() {
-                    self.keep_for_digests(now);
-                    self.catch_up_reads(step);
-                }
-                Err(RangeAnswer::NotYet)
-            }
-            SnapshotAt::TooLate => Err(RangeAnswer::TooLate),
-        }
-    }
-
-    /// A copy that only answers reads, or none, stays readable for a while.
-    fn keep_for_digests(&mut self, now: Nanos) {
-        if self.backup.is_in_sync() && self.building.is_none() {
-            self.digests_until = Some(now + KEPT);
-        }
-    }
 }
 
 #[cfg(test)]

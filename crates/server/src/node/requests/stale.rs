@@ -32,66 +32,23 @@
 //! - A read sees the state at exactly c: a later state may lack what a split gave to another region.
 //! - The age of an answer is taken after its operation has come, from the clock that is read at the end of the turn.
 
-use crate::node::job::Outcome;
-use crate::node::region::Slot;
-use crate::node::region::effects::Step;
-use crate::node::requests::forward::{Unrouted, Way};
-use crate::node::serving::Serving;
-use crate::node::serving::decide::{Decision, decide};
-use crate::node::serving::execute::{KeyBounds, current, key_bounds, resume_within, scan, scan_within};
+use crate::node::requests::forward::Way;
 use crate::node::{Context, Node};
-use leeward_engine::version::Lookup;
-use leeward_engine::{Error, Reach, Region, Snapshot};
-use leeward_format::cluster::{GroupConfig, Reads};
+use leeward_engine::{Error, Region};
+use leeward_format::cluster::GroupConfig;
 use leeward_format::control::SafeLsnOf;
-use leeward_format::op::{Op, OpError, OpResult, ReadResult};
-use leeward_format::{Epoch, Lsn, ServerId, UnixMs};
+use leeward_format::op::{OpResult, ReadResult};
+use leeward_format::{Lsn, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
 use leeward_platform::planted::{Bug, planted};
-use leeward_replication::backup::PrimarySession;
+use leeward_region::input::Input as RegionInput;
+use leeward_region::job::BackupRead;
+use leeward_region::job::Outcome;
+use leeward_region::request::Unrouted;
+use leeward_region::serving::copy_reads;
+use leeward_region::serving::execute::key_bounds;
 use leeward_replication::clock::ClockReading;
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-/// Safe LSNs that are kept. The newest may be about records that are not in the copy yet.
-const MOST_SAFE_LSNS: usize = 8;
-
-/// A safe LSN that a backup has heard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SafeLsnRecord {
-    /// h: the reading of the backup's own clocks that the primary answered.
-    heard: ClockReading,
-    epoch: Epoch,
-    lsn: Lsn,
-}
-
-/// The safe LSNs that a backup has heard in a session, oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct SafeLsns {
-    session: Option<PrimarySession>,
-    known: VecDeque<SafeLsnRecord>,
-}
-
-impl SafeLsns {
-    fn hear(&mut self, session: PrimarySession, safe_lsn_record: SafeLsnRecord) {
-        if self.session != Some(session) {
-            *self = SafeLsns { session: Some(session), known: VecDeque::new() };
-        }
-        if self.known.len() == MOST_SAFE_LSNS {
-            self.known.pop_front();
-        }
-        self.known.push_back(safe_lsn_record);
-    }
-
-    /// The newest safe LSN up to which a copy has all records, if it has applied those up to `applied`. `None` if the latest
-    /// ones are for another configuration than that of `epoch`: since then another region may have owned some of the keys, and
-    /// changed them.
-    fn newest(&self, session: PrimarySession, epoch: Epoch, applied: Lsn) -> Option<SafeLsnRecord> {
-        let mut latest = self.known.iter().rev().take_while(|known| known.epoch == epoch);
-        latest.find(|known| known.lsn <= applied).copied().filter(|_| self.session == Some(session))
-    }
-}
 
 /// The clock readings in the last two lease grants of a server, and when this node heard each, by its own clock.
 #[derive(Debug, Default)]
@@ -107,15 +64,6 @@ impl ClockHeard {
     fn before(&self, now: Nanos) -> Option<u64> {
         self.0.iter().flatten().find(|(_, at)| *at < now).map(|(theirs, _)| *theirs)
     }
-}
-
-/// A read that a backup has begun, and can answer as of an instant.
-pub(crate) struct BackupRead {
-    /// The operation as one for the primary.
-    unrouted: Unrouted,
-    lsn: Lsn,
-    /// h, and most staleness in milliseconds. `None`: the instant was [after the call](super::fresh).
-    bound: Option<(ClockReading, u32)>,
 }
 
 /// The reads of backups' copies at a node.
@@ -146,22 +94,6 @@ impl BackupReads {
 
 // ---- the primary ---------------------------------------------------------------------------------------------------
 
-impl Serving {
-    /// The safe LSN that the primary publishes now, if any.
-    pub(crate) fn publish_safe_lsn(&self, now: Nanos) -> Option<SafeLsnOf> {
-        let is_wanted = self.primary().options().reads.stale != Reads::Primary;
-        is_wanted.then(|| self.safe_lsn(now)).flatten()
-    }
-
-    /// The safe LSN, if the primary may name one.
-    pub(crate) fn safe_lsn(&self, now: Nanos) -> Option<SafeLsnOf> {
-        let holds_lease = || self.primary().holds_lease(now) || planted(Bug::PublishSafeLsnWithoutLease);
-        let epoch = self.primary().config().epoch;
-        let may_name_one = self.is_open() && self.is_active() && holds_lease();
-        may_name_one.then_some(SafeLsnOf { region: self.id(), epoch, lsn: self.acknowledged() })
-    }
-}
-
 impl Context {
     /// What `server` said of its clock: a safe LSN that is published to it counts from then.
     pub(crate) fn heard_of(&self, server: ServerId) -> Option<u64> {
@@ -180,8 +112,8 @@ impl Node {
         let heard = if planted(Bug::AgeFromArrival) { now } else { heard };
         // If it took longer than a lease to come, the next one is sooner of use.
         let Some(heard) = self.context.clock.watch.reading(heard) else { return };
-        for &SafeLsnOf { region, epoch, lsn } in safe_lsns {
-            self.step(region, |slot, step| slot.hear_safe_lsns(from, SafeLsnRecord { heard, epoch, lsn }, step));
+        for &safe_lsn in safe_lsns {
+            self.give(safe_lsn.region, RegionInput::SafeLsn(from, heard, safe_lsn));
         }
     }
 
@@ -199,8 +131,8 @@ impl Node {
         if at_most_ms == 0 {
             return self.read_fresh(now, &config, unrouted, way);
         }
-        let slot = self.slots.get(&config.region);
-        match slot.and_then(|slot| slot.readable(&config)) {
+        let machine = self.machines.get(&config.region);
+        match machine.and_then(|machine| machine.readable(&config)) {
             Some((copy, known)) if self.context.clock.watch.age_ms(known.heard, now) <= u64::from(at_most_ms) => {
                 let (state, bound) = ((&*copy, known.lsn, self.context.clock.wall.now()), (known.heard, at_most_ms));
                 self.begin_read(state, &config, (unrouted, way), Some(bound));
@@ -226,13 +158,13 @@ impl Node {
         };
         let read = Box::new(BackupRead { unrouted, lsn, bound });
         let (bounds, clients) = (key_bounds(config, partition), self.context.clients.clone());
-        match in_memory(&snapshot, &read.unrouted.op) {
+        match copy_reads::in_memory(&snapshot, &read.unrouted.op) {
             Some(result) => {
                 let result = result.map(|result| clients.hold_read(result));
                 self.backup_reads.ended(read, result);
             }
             None => self.context.spawn(config.region, Activity::Engine.of_backup(), move || {
-                let result = from_device(&snapshot, &read.unrouted.op, bounds);
+                let result = copy_reads::from_device(&snapshot, &read.unrouted.op, bounds);
                 let result = result.map(|result| clients.hold_read(result));
                 Outcome::ReadAtBackup { read, result }
             }),
@@ -263,102 +195,6 @@ impl Node {
                 }
             }
         }
-    }
-}
-
-impl Slot {
-    fn hear_safe_lsns(&mut self, from: ServerId, safe_lsn_record: SafeLsnRecord, step: &mut Step<'_>) {
-        let session =
-            self.backup.primary_session().filter(|session| session.primary == from && self.backup.is_in_sync());
-        let Some(session) = session else { return };
-        self.safe_lsns.hear(session, safe_lsn_record);
-        if self.reading.as_ref().is_none_or(|copy| copy.last_lsn() < safe_lsn_record.lsn) {
-            self.catch_up_reads(step);
-        }
-    }
-
-    /// Has a copy in sync begin to answer reads, if that is wanted, or take the records that it has received since.
-    pub(super) fn catch_up_reads(&mut self, step: &mut Step<'_>) {
-        match &self.reading {
-            None if self.wants_to_be_read(false, step) => self.backup.be_read(true),
-            None => return,
-            Some(_) => self.backup.save_tails(false),
-        }
-        self.act_as_backup(step);
-    }
-
-    /// Whether this is a copy in sync that answers no reads yet.
-    pub(super) fn is_unread_backup(&self) -> bool {
-        self.reading.is_none() && self.backup.is_in_sync()
-    }
-
-    /// Drops the index that answers reads, if the table no longer wants such reads, or there is no memory for it.
-    pub(crate) fn look_after_reads(&mut self, step: &mut Step<'_>) {
-        self.digests_until.take_if(|until| *until <= step.now);
-        let only_read = self.reading.is_some() && self.building.is_none();
-        if only_read && !self.wants_to_be_read(true, step) {
-            self.backup.be_read(false);
-            self.act_as_backup(step);
-        }
-    }
-
-    /// Whether the copy should answer reads, and there is memory for that. A copy that `is_read` already may go on while memory is
-    /// scarcer than another copy needs to begin.
-    fn wants_to_be_read(&self, is_read: bool, step: &Step<'_>) -> bool {
-        let table = self.config.as_ref().and_then(|config| step.facts.table(&config.table));
-        let debt = self.node.volume.memory().l0_debt();
-        let has_memory = if is_read { debt < 1.0 } else { debt <= 0.0 };
-        let is_for_reads = table.is_some_and(|table| table.reads.is_at_backups());
-        has_memory && (is_for_reads || self.digests_until.is_some())
-    }
-
-    /// The copy that can be read for keys of this configuration, and its safe LSN.
-    fn readable(&self, config: &GroupConfig) -> Option<(Arc<Region>, SafeLsnRecord)> {
-        let (copy, session) = self.followed(config)?;
-        let known = self.safe_lsns.newest(session, config.epoch, copy.last_lsn())?;
-        Some((copy.clone(), known))
-    }
-
-    /// A copy that can be read and is in sync with the primary of this configuration, and the session.
-    pub(super) fn followed(&self, config: &GroupConfig) -> Option<(&Arc<Region>, PrimarySession)> {
-        let copy = self.reading.as_ref().filter(|_| self.backup.is_in_sync())?;
-        // In another term of the same primary the copy may have other records.
-        let session = self.backup.primary_session().filter(|session| session.term == config.term)?;
-        Some((copy, session))
-    }
-}
-
-/// The result of the read, if memory can tell.
-fn in_memory(snapshot: &Snapshot, op: &Op) -> Option<Result<ReadResult, Error>> {
-    match snapshot.get(op.key()?, Reach::Memory) {
-        Ok(Lookup::NotInMemory) => None,
-        found => Some(found.map(|found| of_pair(snapshot, op, found))),
-    }
-}
-
-fn from_device(snapshot: &Snapshot, op: &Op, bounds: KeyBounds) -> Result<ReadResult, Error> {
-    if let Some(key) = op.key() {
-        return Ok(of_pair(snapshot, op, snapshot.get(key, Reach::Device)?));
-    }
-    // A scan that names its region resumes as any other.
-    let op = op.clone().plain();
-    let Op::Scan(range) = &op else { unreachable!("what any member can read is on a key, or a scan") };
-    match scan(snapshot, scan_within(bounds.clone(), range), range.limit) {
-        OpResult::Entries { entries, resume } => {
-            let resume = resume.or_else(|| resume_within(bounds, &op));
-            Ok(ReadResult::Entries { entries, resume })
-        }
-        OpResult::Error(OpError::Unavailable(why)) => Err(Error::Invalid(why)),
-        other => unreachable!("a scan has the result {other:?}"),
-    }
-}
-
-/// The result of a read of a key, from the version that was `found`.
-fn of_pair(snapshot: &Snapshot, op: &Op, found: Lookup) -> ReadResult {
-    match decide(op, current(found), snapshot.now()) {
-        Decision::Answer(OpResult::Value(value)) => ReadResult::Value(value),
-        Decision::Answer(OpResult::Pair(pair)) => ReadResult::Pair(pair),
-        _ => unreachable!("a read decides nothing"),
     }
 }
 

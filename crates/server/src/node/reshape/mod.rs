@@ -1,65 +1,25 @@
-//! A served region changes its primary or its bounds: it quiesces, is split in two, is merged into its neighbour, and is
-//! trimmed to what is its own.
+//! The splits and merges of a node: how two regions act together. What each does by itself is in [`leeward_region::serving::reshape`].
 //!
 //! | file | holds |
 //! |---|---|
-//! | `quiesce` | the pause before a transfer, a split or a merge |
-//! | `split`, `merge` | these two |
-//! | `trim` | deletes what they leave |
-//! | `samples` | which keys are in use |
+//! | `split` | a region and its child |
+//! | `merge` | a merge source and its target |
 //!
 //! A split and a merge go the same way: a plan in the configuration, a look whether it is possible, a pause, steps, a proposal
-//! to the coordinator, its answer. An attempt that fails is given up by `Serving::fail_plan`, and another one comes later.
+//! to the coordinator, its answer. An attempt that fails is given up, and another one comes later.
 //!
 //! Invariant: a node splits or merges one region at a time. Belongs to the node's thread.
 
-pub(crate) mod merge;
-pub(crate) mod quiesce;
-mod samples;
-pub(crate) mod split;
-mod trim;
+mod merge;
+mod split;
 
 use crate::node::Node;
-use crate::node::region::Slot;
-use crate::node::serving::Serving;
-use leeward_engine::Error;
 use leeward_format::RegionId;
-use leeward_format::op::Op;
 use leeward_platform::Nanos;
-use merge::{Gathered, MergeState, RegionMerge};
-use quiesce::{Quiesce, QuiesceReason};
-use samples::Samples;
-use split::{PendingChild, Split};
-use std::cell::RefCell;
-use trim::Trim;
-
-/// How far a region has come with changes of its primary or its bounds.
-pub(crate) struct Reshape {
-    quiesce: Quiesce,
-    /// As of this turn, no other node can serve any of its keys, whatever the outcome of the proposal under way.
-    is_alone: bool,
-    split: Split,
-    merge: MergeState,
-    /// Most bytes of pairs that are copied when this region is merged into its neighbour.
-    merge_bytes: u64,
-    trim: Trim,
-    /// In a cell, since reads that are answered at once only borrow the region.
-    samples: RefCell<Samples>,
-    /// Set while the region is a pending child, in no configuration yet.
-    pending_child: Option<PendingChild>,
-}
-
-/// The result of a job for a split or a merge.
-pub(crate) enum ReshapeDone {
-    /// The key at which to split the region into this child, if there is one.
-    SplitKey(RegionId, Result<Option<Vec<u8>>, Error>),
-    /// A child was split off the region, or why not.
-    ParentSplit(Result<(), String>),
-    /// Whether a region is small enough to be merged into this neighbour.
-    Measured(RegionId, Result<bool, Error>),
-    /// Pairs of a merge source were read.
-    Gathered(Result<Gathered, Error>),
-}
+use leeward_region::machine::RegionMachine;
+use leeward_region::serving::Serving;
+use leeward_region::serving::reshape::quiesce::Doubt;
+use merge::RegionMerge;
 
 /// The split or merge that a node has under way.
 #[derive(Default)]
@@ -70,56 +30,6 @@ pub(crate) struct Reshaping {
     merging: Option<RegionMerge>,
 }
 
-impl Reshape {
-    pub(crate) fn new(region: RegionId, merge_bytes: u64) -> Reshape {
-        Reshape {
-            quiesce: Quiesce::NEVER,
-            is_alone: true,
-            split: Split::default(),
-            merge: MergeState::default(),
-            merge_bytes,
-            trim: Trim::FIRST,
-            samples: RefCell::new(Samples::new(region)),
-            pending_child: None,
-        }
-    }
-
-    /// As of this turn, no other node can serve any of its keys, whatever the outcome of the proposal under way.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.is_alone
-    }
-
-    /// See [`Reshape::is_alone`].
-    pub(crate) fn set_alone(&mut self, is_alone: bool) {
-        self.is_alone = is_alone;
-    }
-
-    /// The region is in no configuration yet.
-    pub(crate) fn is_pending_child(&self) -> bool {
-        self.pending_child.is_some()
-    }
-
-    /// Keys that are not its own may be about to become its own.
-    pub(crate) fn is_merge_target(&self) -> bool {
-        self.merge.is_target()
-    }
-
-    /// An operation comes to the region.
-    pub(crate) fn note(&self, op: &Op) {
-        self.samples.borrow_mut().note(op);
-    }
-
-    /// A key with about half of the latest operations below it.
-    pub(crate) fn middle(&self) -> Option<bytes::Bytes> {
-        self.samples.borrow().middle()
-    }
-
-    /// Why the region is not split or merged yet, if anything keeps it from that.
-    pub(crate) fn waits_for(&self) -> Option<String> {
-        self.split.why()
-    }
-}
-
 impl Reshaping {
     /// A region quiesces for a plan.
     pub(crate) fn began(&mut self, region: RegionId) {
@@ -127,40 +37,29 @@ impl Reshaping {
     }
 }
 
-impl Serving {
-    /// The region has other bounds: what was known of its keys in use says little.
-    fn forget_samples(&mut self) {
-        self.reshape_mut().samples = RefCell::new(Samples::new(self.id()));
+impl Node {
+    fn serving(&mut self, region: RegionId) -> Option<&mut Serving> {
+        self.machines.get_mut(&region).and_then(RegionMachine::serving)
     }
 
-    /// A job for a split or a merge ended.
-    pub(crate) fn reshape_done(&mut self, now: Nanos, done: ReshapeDone) {
-        match done {
-            ReshapeDone::SplitKey(child, result) => self.found_split_key(now, child, result),
-            ReshapeDone::ParentSplit(result) => self.was_split(now, result),
-            ReshapeDone::Measured(into, is_small) => self.was_measured(now, into, is_small),
-            ReshapeDone::Gathered(gathered) => self.was_read(gathered),
+    /// Whether no other node can serve any key of a region, whatever the outcome of its primary's proposal.
+    pub(crate) fn is_sole_server(&mut self, now: Nanos, region: RegionId) -> bool {
+        match self.serving(region).map(|serving| serving.doubt(now)) {
+            Some(Doubt::None) => true,
+            Some(Doubt::LeaseOf(other)) => self.serving(other).is_some_and(|other| other.primary().holds_lease(now)),
+            Some(Doubt::Certain) | None => false,
         }
     }
 
-    /// An attempt to split or to merge the region ends, for the reason `why`; the next one comes later.
-    fn fail_plan(&mut self, now: Nanos, reason: QuiesceReason, why: String) {
-        tracing::info!(region = %self.id(), ?reason, why, "is not split or merged yet");
-        let counters = self.counters_mut();
-        let failed = match reason {
-            QuiesceReason::Merge => &mut counters.merges_failed,
-            _ => &mut counters.splits_failed,
-        };
-        *failed += 1;
-        self.reshape_mut().merge.give_up();
-        let least = self.reshape_mut().split.fail(why);
-        self.abort_plan(now, least);
+    /// Regions here whose primary has proposed a transfer, a split or a merge, and does not know the outcome.
+    pub fn undecided(&self) -> impl Iterator<Item = RegionId> {
+        self.served().filter(|serving| serving.is_proposed()).map(Serving::id)
     }
-}
 
-impl Node {
-    fn serving(&mut self, region: RegionId) -> Option<&mut Serving> {
-        self.slots.get_mut(&region).and_then(Slot::serving)
+    /// Regions that this node serves and that have pairs of other regions. Reads the device: for tests that check a node, not
+    /// for the node itself.
+    pub fn with_foreign(&self) -> Vec<RegionId> {
+        self.served().filter(|serving| serving.is_open() && serving.has_foreign()).map(Serving::id).collect()
     }
 
     /// Another region of this node is quiescing for a split or a merge, or has quiesced for it.
