@@ -8,7 +8,7 @@
 use crate::client_memory::ClientMemory;
 use crate::dedup;
 use crate::job::{Job, JobClass, Outcome};
-use crate::request::{Answer, Unrouted};
+use crate::request::{Answer, Request};
 use crate::safe_lsn_lines::SafeLsnLines;
 use bytes::Bytes;
 use leeward_engine::{Tail, Volume};
@@ -133,7 +133,7 @@ pub trait Facts {
 /// Something that a region asks of its node.
 pub enum Effect {
     /// Route an operation again that was not executed.
-    RouteAgain(Unrouted),
+    RouteAgain(Request),
     /// Send a message.
     Send {
         /// Another server.

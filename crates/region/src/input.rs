@@ -3,6 +3,7 @@
 //! What concerns the primary of a term, and comes for a region that is not served here in that term, changes nothing.
 
 use crate::job::Outcome;
+use crate::request::Request;
 use leeward_engine::Region;
 use leeward_format::cluster::{GroupConfig, Intent};
 use leeward_format::control::{SafeLsnOf, ToBackup, ToPrimary};
@@ -15,6 +16,8 @@ use std::sync::Arc;
 
 /// An event for a region.
 pub enum Input {
+    /// An operation on the region, which is open here.
+    Operation(Request),
     /// Time has passed. With it come the members that should leave the group now.
     Tick {
         /// Why each of them should.

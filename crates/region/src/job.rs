@@ -2,7 +2,7 @@
 //! choice. The node itself never waits for a device.
 
 use crate::dedup::{OfNode, Requests};
-use crate::request::{ReplyTo, Unrouted};
+use crate::request::{ReplyTo, Request};
 use bytes::Bytes;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::region::Piece;
@@ -290,7 +290,7 @@ pub struct IndexPiece {
 /// A read that a backup has begun, and can answer as of an instant.
 pub struct BackupRead {
     /// The operation as one for the primary.
-    pub unrouted: Unrouted,
+    pub request: Request,
     /// As of which LSN it reads.
     pub lsn: Lsn,
     /// The reading of the clock from which its age counts, and most staleness in milliseconds. `None`: the instant was after the

@@ -60,7 +60,7 @@ pub enum Naming {
 }
 
 /// An operation that no node has begun; but if it has a request id, an earlier attempt may have been.
-pub struct Unrouted {
+pub struct Request {
     /// Where the answer goes.
     pub to: ReplyTo,
     /// Whose keys it names.
@@ -73,14 +73,14 @@ pub struct Unrouted {
     pub naming: Naming,
 }
 
-impl Unrouted {
+impl Request {
     /// With the request id of the caller, if it has one.
-    pub fn new(since: Nanos, to: ReplyTo, table: TableName, op: Op, once: Option<Once>) -> Unrouted {
-        Unrouted { to, table, op, since, naming: once.map_or(Naming::Unnamed, Naming::Caller) }
+    pub fn new(since: Nanos, to: ReplyTo, table: TableName, op: Op, once: Option<Once>) -> Request {
+        Request { to, table, op, since, naming: once.map_or(Naming::Unnamed, Naming::Caller) }
     }
 
     /// As an operation on a region that is served here.
-    pub fn pending(self, now: Nanos) -> Pending {
+    pub(crate) fn pending(self, now: Nanos) -> Pending {
         let once = match self.naming {
             Naming::Unnamed => None,
             Naming::Caller(once) => Some(once),
@@ -120,9 +120,9 @@ pub struct Pending {
 
 impl Pending {
     /// The operation in the form in which it came to `region`.
-    pub(crate) fn unrouted(self, region: RegionId, table: TableName) -> Unrouted {
+    pub(crate) fn into_request(self, region: RegionId, table: TableName) -> Request {
         let Pending { to, op, names_region, once, since, read_at: _ } = self;
         let op = if names_region { op.within(region) } else { op };
-        Unrouted::new(since, to, table, op, once)
+        Request::new(since, to, table, op, once)
     }
 }

@@ -9,11 +9,12 @@ use crate::cluster::{Intent, RegionRequest};
 use crate::routing::{Route, Routing};
 use crate::table::{NewTable, TableChange, TableName};
 use crate::user::{UserChange, UserName, UserShown};
-use crate::{Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
+use crate::{Expiry, Lsn, RegionId, SegmentId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+mod check;
 mod error;
 mod hash_index;
 mod messages;
@@ -21,6 +22,7 @@ mod parts;
 mod range_digest;
 mod ranged;
 mod stale;
+pub use check::check_range;
 pub use error::OpError;
 pub use hash_index::{HashIndexAnswer, HashIndexQuestion, HashIndexState};
 pub use messages::{MAX_OPERATIONS, Reply, Request, Secret};
@@ -141,35 +143,17 @@ impl ExpireIf {
     }
 }
 
-/// Checks the range of keys from `start` to `end`, exclusive.
-///
-/// # Errors
-/// The range is empty or reversed, or a bound is longer than [`MAX_KEY_BYTES`].
-pub fn check_range(start: &[u8], end: Option<&[u8]>) -> Result<(), OpError> {
-    let shown = |bound: &[u8]| bound[..bound.len().min(64)].escape_ascii().to_string();
-    if let Some(end) = end.filter(|end| *end <= start) {
-        let detail = format!("empty or reversed range: from \"{}\" to \"{}\"", shown(start), shown(end));
-        return Err(OpError::Invalid(detail));
-    }
-    let longest = start.len().max(end.map_or(0, <[u8]>::len));
-    if longest > MAX_KEY_BYTES {
-        let detail = format!("a bound is {longest} bytes long, the limit is {MAX_KEY_BYTES}");
-        return Err(OpError::Invalid(detail));
-    }
-    Ok(())
-}
-
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
     /// Reads the value of a key. Answers [`OpResult::Value`].
     Get {
-        /// 1 to [`MAX_KEY_BYTES`] bytes.
+        /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes.
         key: Bytes,
     },
     /// Sets a key. Answers [`OpResult::Put`].
     Put {
-        /// 1 to [`MAX_KEY_BYTES`] bytes.
+        /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes.
         key: Bytes,
         /// Its new value.
         value: Bytes,
@@ -182,7 +166,7 @@ pub enum Op {
     },
     /// Removes a key. Answers [`OpResult::Deleted`].
     Delete {
-        /// 1 to [`MAX_KEY_BYTES`] bytes.
+        /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes.
         key: Bytes,
         /// Condition.
         when: Condition,
@@ -190,7 +174,7 @@ pub enum Op {
     /// Adds to the decimal integer at a key (a missing key counts as 0), and keeps the expiry. Answers
     /// [`OpResult::Integer`].
     Add {
-        /// 1 to [`MAX_KEY_BYTES`] bytes.
+        /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes.
         key: Bytes,
         /// The number to add.
         delta: i64,
@@ -198,7 +182,7 @@ pub enum Op {
     /// Appends to the value at a key (a missing key counts as empty), and keeps the expiry. Answers
     /// [`OpResult::Integer`], the new length.
     Append {
-        /// 1 to [`MAX_KEY_BYTES`] bytes.
+        /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes.
         key: Bytes,
         /// The bytes to append.
         suffix: Bytes,
@@ -229,7 +213,7 @@ pub enum Op {
     },
     /// Reads version and expiry of a key, and its value. Answers [`OpResult::Pair`].
     GetPair {
-        /// 1 to [`MAX_KEY_BYTES`] bytes.
+        /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes.
         key: Bytes,
         /// Answer the value as well.
         want_value: bool,
@@ -237,7 +221,7 @@ pub enum Op {
     /// Changes the expiry of a pair: puts its value anew, or deletes it if the new expiry has passed already. Answers
     /// [`OpResult::Put`], with `done` false if there is no such key.
     Expire {
-        /// 1 to [`MAX_KEY_BYTES`] bytes.
+        /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes.
         key: Bytes,
         /// When the pair expires from now on.
         lifetime: Lifetime,

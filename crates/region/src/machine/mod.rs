@@ -25,7 +25,7 @@ mod waiting;
 use crate::effects::{Effect, Effects, Facts, NodeResources, Step};
 use crate::input::Input;
 use crate::job::{Outcome, RoleDone};
-use crate::request::Unrouted;
+use crate::request::Request;
 use crate::serving::Serving;
 pub use identity::copy_found;
 use identity::found;
@@ -146,6 +146,10 @@ impl RegionMachine {
     pub fn handle(&mut self, now: Nanos, input: Input, facts: &dyn Facts, effects: &mut Effects) {
         let step = &mut Step { region: self.id, now, facts, effects };
         match input {
+            Input::Operation(operation) => {
+                let serving = self.serving().expect("a region is open before it is given operations");
+                serving.execute(now, operation.pending(now));
+            }
             Input::Tick { departing } => self.tick(departing, step),
             Input::EndOfTurn(turn) => self.end_turn(turn, step),
             Input::Configuration(config) => self.configure(&config, step),
@@ -176,7 +180,7 @@ impl RegionMachine {
 
     /// An operation waits until this node serves the region, or knows a newer configuration than that of `epoch`. Gives it back if
     /// too many wait.
-    pub fn wait(&mut self, now: Nanos, epoch: Epoch, operation: Unrouted) -> Option<Unrouted> {
+    pub fn wait(&mut self, now: Nanos, epoch: Epoch, operation: Request) -> Option<Request> {
         self.waiting.enter(now, epoch, operation)
     }
 
@@ -191,7 +195,7 @@ impl RegionMachine {
     }
 
     /// Takes out all of them, in the order in which they came.
-    pub fn take_waiting(&mut self) -> impl Iterator<Item = Unrouted> + use<> {
+    pub fn take_waiting(&mut self) -> impl Iterator<Item = Request> + use<> {
         self.waiting.leave()
     }
 
@@ -284,7 +288,7 @@ impl RegionMachine {
         };
         tracing::info!(region = %self.id, term = %serving.term(), "no longer the primary");
         let operations = serving.abandon(&mut step.effects.answers);
-        operations.into_iter().for_each(|unrouted| step.ask(Effect::RouteAgain(unrouted)));
+        operations.into_iter().for_each(|request| step.ask(Effect::RouteAgain(request)));
         // Retiring waits for these jobs.
         serving.take_jobs(step);
         serving.count_sessions(Vec::new(), step);
@@ -314,6 +318,10 @@ impl RegionMachine {
     fn job_done(&mut self, outcome: Outcome, step: &mut Step<'_>) {
         match outcome {
             Outcome::SplitOff(split) => return self.created_child(*split, step),
+            Outcome::Identified(Ok(_)) => return,
+            Outcome::Identified(Err(error)) => {
+                return tracing::warn!(region = %self.id, %error, "cannot note what the copy belongs to");
+            }
             Outcome::Role(done) => self.role_done(done, step),
             other => self.serving_job_done(other, step),
         }

@@ -4,7 +4,7 @@
 //! Invariant: no node has begun an operation that waits here; but if it has a request id, an earlier attempt may have been
 //! begun.
 
-use crate::request::{Answer, Unrouted};
+use crate::request::{Answer, Request};
 use crate::wait_queue::WaitQueue;
 use leeward_format::op::{OpError, OpResult};
 use leeward_format::{Epoch, RegionId};
@@ -16,7 +16,7 @@ const TIMEOUT: Nanos = Nanos::from_millis(1_000);
 
 /// Operations that wait for one region to open.
 pub(super) struct WaitingRoom {
-    waiting: WaitQueue<Unrouted>,
+    waiting: WaitQueue<Request>,
     /// Epoch of the region's configuration, as the node knew it when the last operation came.
     pub(crate) epoch: Epoch,
 }
@@ -29,24 +29,24 @@ impl Default for WaitingRoom {
 
 impl WaitingRoom {
     /// Adds an operation, or gives it back if there is no room.
-    pub(crate) fn enter(&mut self, now: Nanos, epoch: Epoch, unrouted: Unrouted) -> Option<Unrouted> {
+    pub(crate) fn enter(&mut self, now: Nanos, epoch: Epoch, request: Request) -> Option<Request> {
         if self.waiting.is_full() {
-            return Some(unrouted);
+            return Some(request);
         }
         self.epoch = epoch;
-        self.waiting.push(now, unrouted);
+        self.waiting.push(now, request);
         None
     }
 
     /// Takes out all operations, in the order in which they came.
-    pub(crate) fn leave(&mut self) -> impl Iterator<Item = Unrouted> + use<> {
+    pub(crate) fn leave(&mut self) -> impl Iterator<Item = Request> + use<> {
         self.waiting.take()
     }
 
     /// Answers operations that have waited for too long.
     pub(crate) fn expire(&mut self, now: Nanos, region: RegionId, out: &mut Vec<Answer>) {
-        while let Some(unrouted) = self.waiting.pop_late(now) {
-            out.push((unrouted.to, OpResult::Error(OpError::Recovering(region))));
+        while let Some(request) = self.waiting.pop_late(now) {
+            out.push((request.to, OpResult::Error(OpError::Recovering(region))));
         }
     }
 

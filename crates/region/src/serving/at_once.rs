@@ -8,7 +8,7 @@
 
 use super::Serving;
 use super::decide::{Decision, decide};
-use super::execute::{check, current};
+use super::execute::current;
 use crate::client_memory::SMALL_BYTES;
 use leeward_engine::{Lookup, Reach};
 use leeward_format::op::{Op, OpResult};
@@ -24,12 +24,7 @@ impl Serving {
         // otherwise a backup could still show a pair that this answer says has expired.
         let is_quiet = self.is_active() && !self.direct_reads.has_readers() && !self.region.volume().is_failed();
         let holds_lease = || self.primary.holds_lease(heard) || planted(Bug::SkipLeaseCheck);
-        if !(check(op, false).is_ok()
-            && self.is_open()
-            && is_quiet
-            && self.queues.has_none_before(key)
-            && holds_lease())
-        {
+        if !(op.check().is_ok() && self.is_open() && is_quiet && self.queues.has_none_before(key) && holds_lease()) {
             return None;
         }
         let found = self.region.get(key, Reach::Memory, &|| self.wall.now()).ok()?;

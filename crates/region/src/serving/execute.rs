@@ -14,11 +14,11 @@ use crate::request::{Pending, ReplyTo};
 use bytes::Bytes;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::cluster::GroupConfig;
-use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
+use leeward_format::op::{Op, OpError, OpResult, ScanRange};
 use leeward_format::partition::Partition;
 use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
-use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, SegmentId};
+use leeward_format::{Lsn, SegmentId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::collections::HashSet;
@@ -29,30 +29,6 @@ const SCAN_ENTRIES: u32 = 1_000;
 const SCAN_BYTES: usize = 1 << 20;
 /// Most keys that one job looks up.
 const LOOKUPS: usize = 64;
-
-/// Refuses what no region could hold, and what cannot be executed once.
-pub fn check(op: &Op, is_named: bool) -> Result<(), OpError> {
-    let invalid = |message: String| Err(OpError::Invalid(message));
-    if is_named && !op.writes_data() {
-        return invalid("only a write of pairs has a request id".into());
-    }
-    match op.key() {
-        Some(key) if key.is_empty() => return invalid("the key is empty; a key has 1 to 4096 bytes".into()),
-        Some(key) if key.len() > MAX_KEY_BYTES => {
-            return invalid(format!("the key has {} bytes; a key has 1 to {MAX_KEY_BYTES} bytes", key.len()));
-        }
-        _ => {}
-    }
-    match op {
-        Op::DeleteRange { start, end } | Op::In { op: RangeOp::DeleteRange { start, end }, .. } => {
-            check_range(start, end.as_deref())
-        }
-        Op::Put { value, .. } | Op::Append { suffix: value, .. } if value.len() > MAX_VALUE_BYTES => {
-            invalid(format!("the value has {} bytes; a value has at most {MAX_VALUE_BYTES} bytes", value.len()))
-        }
-        _ => Ok(()),
-    }
-}
 
 /// Why a write was not appended.
 enum NotAppended {
@@ -72,7 +48,7 @@ impl Serving {
     }
 
     /// Executes an operation; its answer is held.
-    pub fn execute(&mut self, now: Nanos, pending: Pending) {
+    pub(crate) fn execute(&mut self, now: Nanos, pending: Pending) {
         assert!(self.is_open(), "earlier operations wait elsewhere");
         let (to, is_write) = (pending.to, pending.op.is_write());
         *(if is_write { &mut self.counters.writes } else { &mut self.counters.reads }) += 1;

@@ -43,7 +43,7 @@ use crate::dedup::Requests;
 use crate::effects::Wall;
 use crate::effects::{Effect, NodeResources, Step};
 use crate::job::{Job, JobClass, Opened, Outcome};
-use crate::request::{Answer, Unrouted};
+use crate::request::{Answer, Request};
 use crate::serving::reshape::Reshape;
 use crate::serving::reshape::quiesce::CompactionUrgency;
 use answers::Answers;
@@ -326,13 +326,13 @@ impl Serving {
     }
 
     /// Ends every unanswered operation: this node has lost the primary role. Gives back those that were not executed.
-    pub(crate) fn abandon(&mut self, out: &mut Vec<Answer>) -> Vec<Unrouted> {
+    pub(crate) fn abandon(&mut self, out: &mut Vec<Answer>) -> Vec<Request> {
         self.close_direct_reads();
         self.answers.abandon(self.id(), out);
         let operations = self.queues.abandon();
         self.upkeep.abandon();
         self.bases.abandon();
-        self.unrouted(operations)
+        self.as_requests(operations)
     }
 }
 

@@ -14,7 +14,7 @@ use super::Serving;
 use super::answers::OP_TIMEOUT;
 use super::for_memory::MemoryQueue;
 use crate::job::Lookups;
-use crate::request::{Answer, Pending, Unrouted};
+use crate::request::{Answer, Pending, Request};
 use crate::wait_queue::WaitQueue;
 use bytes::Bytes;
 use leeward_format::op::{OpError, OpResult};
@@ -212,15 +212,15 @@ impl Serving {
     }
 
     /// Gives back operations that were queued and have not begun.
-    pub(crate) fn hand_out_queue(&mut self) -> Vec<Unrouted> {
+    pub(crate) fn hand_out_queue(&mut self) -> Vec<Request> {
         let behind = self.queues.behind.take();
-        self.unrouted(behind)
+        self.as_requests(behind)
     }
 
     /// The operations in the form in which they came to the node.
-    pub(super) fn unrouted(&self, operations: impl Iterator<Item = Pending>) -> Vec<Unrouted> {
+    pub(super) fn as_requests(&self, operations: impl Iterator<Item = Pending>) -> Vec<Request> {
         let table: TableName = self.primary.config().table.parse().expect("it is the name of a table");
-        operations.map(|pending| pending.unrouted(self.id(), table.clone())).collect()
+        operations.map(|pending| pending.into_request(self.id(), table.clone())).collect()
     }
 }
 

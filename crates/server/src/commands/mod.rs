@@ -42,11 +42,11 @@ use crate::quota::Quota;
 use crate::resp::Reply;
 use crate::users::Gate;
 use leeward_cluster::Routes;
-use leeward_format::op::{Op, OpError, OpResult, RangeOp, Read, check_range};
+use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::status::NodeStatus;
 use leeward_format::table::{TableName, unknown_table};
 use leeward_format::user::{UserRule, Users};
-use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
+use leeward_format::{Lsn, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_region::client_memory::ClientMemory;
 use leeward_security::passwords::check_hash;
@@ -222,64 +222,18 @@ pub(crate) fn error_reply(error: &OpError) -> Reply {
     })
 }
 
-/// Refuses a key that the store could never hold, before anything is submitted.
+/// Refuses what the store could never hold, before anything is submitted.
 ///
 /// # Errors
 /// The reason, as a sentence for the client.
-pub(crate) fn check_key(key: &[u8]) -> Result<(), OpError> {
-    match key.len() {
-        0 => Err(OpError::Invalid("the key is empty".into())),
-        MIN_KEY_BYTES..=MAX_KEY_BYTES => Ok(()),
-        len => Err(OpError::Invalid(format!("the key is {len} bytes long, the limit is {MAX_KEY_BYTES}"))),
-    }
-}
-
-/// As [`check_key`], for a value.
-pub(crate) fn check_value(value: &[u8]) -> Result<(), OpError> {
-    match value.len() {
-        0..=MAX_VALUE_BYTES => Ok(()),
-        len => Err(OpError::Invalid(format!("the value is {len} bytes long, the limit is {MAX_VALUE_BYTES}"))),
-    }
-}
-
-/// As [`check_key`], for everything an operation holds.
 pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
-    match op {
-        Op::Get { key } | Op::GetPair { key, .. } | Op::Expire { key, .. } | Op::Add { key, .. } => check_key(key),
-        Op::Stale { read: Read::Get { key } | Read::GetPair { key, .. }, .. } => check_key(key),
-        Op::Delete { key, .. } => check_key(key),
-        Op::Put { key, value, .. } => check_key(key).and_then(|()| check_value(value)),
-        Op::Append { key, suffix } => check_key(key).and_then(|()| check_value(suffix)),
-        Op::DeleteRange { start, end } | Op::In { op: RangeOp::DeleteRange { start, end }, .. } => {
-            check_range(start, end.as_deref())
-        }
-        Op::Scan(_)
-        | Op::Approximate { .. }
-        | Op::In { .. }
-        | Op::Stale { read: Read::Scan(_) | Read::ScanIn { .. }, .. } => {
-            let longest = op.range().map_or(0, |(start, end)| start.len().max(end.map_or(0, |end| end.len())));
-            // A bound may be one byte longer than a key: the successor of the longest key is a bound.
-            if longest > MAX_KEY_BYTES + 1 {
-                return Err(OpError::Invalid(format!("a bound is {longest} bytes long, the limit is {MAX_KEY_BYTES}")));
-            }
-            Ok(())
-        }
-        Op::CreateTable { table } => table.check().map_err(OpError::Invalid),
-        // Checked where the table's options are known.
-        Op::AlterTable { .. } | Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => Ok(()),
-        Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } | Op::HashIndex(_) => Ok(()),
-        Op::Count { .. } | Op::AcceptLoss { .. } | Op::Checkpoint { .. } => Ok(()),
-        Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => Ok(()),
-        Op::ListUsers | Op::RemoveUsers { .. } | Op::RestoreTree { .. } => Ok(()),
-        Op::ChangeUser { change } => {
-            let mut added = change.rules.iter().filter_map(|rule| match rule {
-                UserRule::AddPassword(hash) => Some(hash),
-                _ => None,
-            });
-            // Before a node spends time and memory on them.
-            added.try_for_each(|hash| check_hash(hash.phc())).map_err(OpError::Invalid)
-        }
-    }
+    let Op::ChangeUser { change } = op else { return op.check() };
+    let mut added = change.rules.iter().filter_map(|rule| match rule {
+        UserRule::AddPassword(hash) => Some(hash),
+        _ => None,
+    });
+    // Before a node spends time and memory on them.
+    added.try_for_each(|hash| check_hash(hash.phc())).map_err(OpError::Invalid)
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl Node {
     fn execute_effect(&mut self, region: RegionId, effect: Effect) {
         let context = &mut self.context;
         match effect {
-            Effect::RouteAgain(unrouted) => context.again.push(unrouted),
+            Effect::RouteAgain(request) => context.again.push(request),
             Effect::Send { to, message } => context.send(to, &message),
             Effect::SendUrgent { to, message } => context.send_urgent(to, &message),
             Effect::Mirror { to, buffer, offset, tail, range, op } => {

@@ -50,7 +50,7 @@ pub use leeward_region::job::{Job, JobClass, JobDone};
 use leeward_region::job::{Outcome, RoleDone, UpkeepDone};
 use leeward_region::machine::RegionMachine;
 pub use leeward_region::request::Token;
-use leeward_region::request::{ReplyTo, Unrouted};
+use leeward_region::request::{ReplyTo, Request};
 use leeward_region::safe_lsn_lines::SafeLsnLines;
 use leeward_region::serving::Serving;
 use leeward_replication::Timing;
@@ -117,7 +117,7 @@ struct Context {
     /// Proposals that are under way.
     proposals: BTreeMap<ProposalId, Proposer>,
     /// Operations to route again once the region map has changed, or at the next tick.
-    again: Vec<Unrouted>,
+    again: Vec<Request>,
 }
 
 const _: () = assert!(MAX_CONTROL_BYTES <= leeward_fabric::MAX_MESSAGE_BYTES);
@@ -251,8 +251,8 @@ impl Node {
         match input {
             Input::Tick => self.tick(now),
             Input::Submit { token, table, op, once, direct } => {
-                let unrouted = Unrouted::new(now, ReplyTo::Client(token), table, op, once);
-                self.submit(now, unrouted, if direct { Way::Direct } else { Way::Any });
+                let request = Request::new(now, ReplyTo::Client(token), table, op, once);
+                self.submit(now, request, if direct { Way::Direct } else { Way::Any });
             }
             Input::Link(from, event) => self.link_event(now, from, event),
             Input::Coordinator(event) => {
@@ -283,10 +283,6 @@ impl Node {
             Outcome::Proved { to, result } => return self.effects.answers.push((to, result)),
             Outcome::ReadAtBackup { read, result } => return self.backup_reads.ended(read, result),
             Outcome::Synced(regions) => return self.synced(now, regions),
-            Outcome::Identified(Ok(_)) => return,
-            Outcome::Identified(Err(error)) => {
-                return tracing::warn!(%region, %error, "cannot note what the copy belongs to");
-            }
             _ => {}
         }
         let is_destroyed = matches!(outcome, Outcome::Role(RoleDone::Destroyed(_)));

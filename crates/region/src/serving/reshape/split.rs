@@ -283,6 +283,6 @@ impl Serving {
         self.forget_samples();
         self.reshape_mut().trim = Trim::FIRST;
         self.resume_service();
-        self.hand_out_queue().into_iter().for_each(|unrouted| step.ask(Effect::RouteAgain(unrouted)));
+        self.hand_out_queue().into_iter().for_each(|request| step.ask(Effect::RouteAgain(request)));
     }
 }

@@ -12,7 +12,7 @@ use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
 use leeward_region::input::Input as RegionInput;
 use leeward_region::request::ReplyTo;
-use leeward_region::request::Unrouted;
+use leeward_region::request::Request;
 use leeward_replication::backup::PrimarySession;
 use leeward_replication::primary::Ops;
 
@@ -84,8 +84,8 @@ impl Node {
             Control::Forward { id, table, op, once, epoch } => {
                 let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));
                 self.forwarding.note_caller((from, id), named_in);
-                let unrouted = Unrouted::new(now, ReplyTo::Peer(from, id), table, op, once);
-                self.submit(now, unrouted, Way::Forwarded(epoch));
+                let request = Request::new(now, ReplyTo::Peer(from, id), table, op, once);
+                self.submit(now, request, Way::Forwarded(epoch));
             }
             Control::Forwarded { id, result, committed } => {
                 self.forwarding.hear(committed);

@@ -5,7 +5,7 @@
 
 use crate::shares::{Line, Shares};
 use leeward_region::request::ReplyTo;
-use leeward_region::request::Unrouted;
+use leeward_region::request::Request;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 #[derive(Default)]
 pub(super) struct FairQueue {
     /// Operations by caller; no queue is empty.
-    of: FxHashMap<u64, VecDeque<Unrouted>>,
+    of: FxHashMap<u64, VecDeque<Request>>,
     line: Line,
     shares: Shares,
 }
@@ -32,16 +32,16 @@ impl FairQueue {
     }
 
     /// Adds an operation behind the others of its caller.
-    pub(crate) fn push(&mut self, unrouted: Unrouted) {
-        self.of_caller(caller(unrouted.to)).push_back(unrouted);
+    pub(crate) fn push(&mut self, request: Request) {
+        self.of_caller(caller(request.to)).push_back(request);
     }
 
     /// Puts an operation before the others of its caller.
-    pub(crate) fn push_front(&mut self, unrouted: Unrouted) {
-        self.of_caller(caller(unrouted.to)).push_front(unrouted);
+    pub(crate) fn push_front(&mut self, request: Request) {
+        self.of_caller(caller(request.to)).push_front(request);
     }
 
-    fn of_caller(&mut self, caller: u64) -> &mut VecDeque<Unrouted> {
+    fn of_caller(&mut self, caller: u64) -> &mut VecDeque<Request> {
         self.of.entry(caller).or_insert_with(|| {
             self.shares.join(&mut self.line, caller);
             VecDeque::new()
@@ -49,7 +49,7 @@ impl FairQueue {
     }
 
     /// Takes the next operation, and charges its caller what it `costs`.
-    pub(crate) fn pop(&mut self, costs: impl Fn(&Unrouted) -> u64) -> Option<Unrouted> {
+    pub(crate) fn pop(&mut self, costs: impl Fn(&Request) -> u64) -> Option<Request> {
         while let Some(caller) = self.shares.next(&mut self.line) {
             // All of its operations were late.
             let Some(operations) = self.of.get_mut(&caller) else { continue };
@@ -66,16 +66,16 @@ impl FairQueue {
     }
 
     /// All operations; those of one caller are in order.
-    pub(super) fn into_all(self) -> impl Iterator<Item = Unrouted> {
+    pub(super) fn into_all(self) -> impl Iterator<Item = Request> {
         self.of.into_values().flatten()
     }
 
     /// Takes out the operations that are late. A caller's first operation is its oldest.
-    pub(crate) fn late(&mut self, is_late: impl Fn(&Unrouted) -> bool) -> Vec<Unrouted> {
+    pub(crate) fn late(&mut self, is_late: impl Fn(&Request) -> bool) -> Vec<Request> {
         let mut late = Vec::new();
         self.of.retain(|_, operations| {
-            while let Some(unrouted) = operations.pop_front_if(|unrouted| is_late(unrouted)) {
-                late.push(unrouted);
+            while let Some(request) = operations.pop_front_if(|request| is_late(request)) {
+                late.push(request);
             }
             !operations.is_empty()
         });

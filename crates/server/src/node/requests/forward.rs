@@ -28,7 +28,7 @@ use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use leeward_region::client_memory::ClientMemory;
 use leeward_region::machine::RegionMachine;
-use leeward_region::request::{Answer, Naming, ReplyTo, Unrouted};
+use leeward_region::request::{Answer, Naming, ReplyTo, Request};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
@@ -52,7 +52,7 @@ pub(crate) enum Way {
 
 /// An operation that was sent to a server.
 struct Forwarded {
-    unrouted: Unrouted,
+    request: Request,
     region: RegionId,
     server: ServerId,
     /// The server is a backup, which [answers reads](super::fresh).
@@ -64,11 +64,11 @@ struct Forwarded {
 /// What to do with an operation after its answer has come or was lost.
 pub(crate) enum Next {
     /// Route it again, now.
-    AtOnce(Unrouted),
+    AtOnce(Request),
     /// Route it again.
-    Again(Unrouted),
+    Again(Request),
     /// Route it to the primary, since this backup does not answer it.
-    ToPrimary { unrouted: Unrouted, region: RegionId, backup: ServerId },
+    ToPrimary { request: Request, region: RegionId, backup: ServerId },
     /// Answer its client.
     Answer(Answer),
 }
@@ -112,27 +112,27 @@ impl Forwarding {
     }
 
     /// An operation on `region` goes to `server`. Answers the id of its message, and its request id, if it has one.
-    pub(crate) fn send(&mut self, mut unrouted: Unrouted, region: RegionId, server: ServerId) -> (u64, Option<Once>) {
-        if matches!(unrouted.naming, Naming::Unnamed) && unrouted.op.writes_data() && !unrouted.op.is_plain_put() {
-            unrouted.naming = Naming::Here(Attempts::named(self.ids.next_id()));
+    pub(crate) fn send(&mut self, mut request: Request, region: RegionId, server: ServerId) -> (u64, Option<Once>) {
+        if matches!(request.naming, Naming::Unnamed) && request.op.writes_data() && !request.op.is_plain_put() {
+            request.naming = Naming::Here(Attempts::named(self.ids.next_id()));
         }
-        let once = match &mut unrouted.naming {
+        let once = match &mut request.naming {
             Naming::Unnamed => None,
             Naming::Caller(once) => Some(*once),
             Naming::Here(attempts) => attempts.ask(region, &self.heard),
         };
-        (self.note_sent(unrouted, region, server, false), once)
+        (self.note_sent(request, region, server, false), once)
     }
 
     /// A read of `region` goes to a backup. Answers the id of its message.
-    pub(super) fn send_to_backup(&mut self, unrouted: Unrouted, region: RegionId, server: ServerId) -> u64 {
-        self.note_sent(unrouted, region, server, true)
+    pub(super) fn send_to_backup(&mut self, request: Request, region: RegionId, server: ServerId) -> u64 {
+        self.note_sent(request, region, server, true)
     }
 
-    fn note_sent(&mut self, unrouted: Unrouted, region: RegionId, server: ServerId, is_at_backup: bool) -> u64 {
+    fn note_sent(&mut self, request: Request, region: RegionId, server: ServerId, is_at_backup: bool) -> u64 {
         self.total += 1;
-        let (id, bytes) = (self.next_id(), self.in_flight.sent(server, &unrouted.op));
-        self.sent.insert(id, Forwarded { unrouted, region, server, is_at_backup, bytes });
+        let (id, bytes) = (self.next_id(), self.in_flight.sent(server, &request.op));
+        self.sent.insert(id, Forwarded { request, region, server, is_at_backup, bytes });
         id
     }
 
@@ -148,39 +148,39 @@ impl Forwarding {
         if sent.get().server != server {
             return None;
         }
-        let Forwarded { mut unrouted, region, is_at_backup, bytes, .. } = sent.remove();
+        let Forwarded { mut request, region, is_at_backup, bytes, .. } = sent.remove();
         self.in_flight.ended(server, bytes, Some(&result));
         if is_at_backup && matches!(result, OpResult::Error(_)) {
-            return Some(Next::ToPrimary { unrouted, region, backup: server });
+            return Some(Next::ToPrimary { request, region, backup: server });
         }
-        if !unrouted.op.is_write() && self.in_flight.lacks_memory_for(&result) {
-            self.in_flight.wait_again(server, unrouted);
+        if !request.op.is_write() && self.in_flight.lacks_memory_for(&result) {
+            self.in_flight.wait_again(server, request);
             return None;
         }
-        let verdict = match &mut unrouted.naming {
-            Naming::Here(attempts) => attempts.answered(&unrouted.op, result),
+        let verdict = match &mut request.naming {
+            Naming::Here(attempts) => attempts.answered(&request.op, result),
             _ => match result {
                 OpResult::Error(error @ OpError::NotPrimary { .. }) => Verdict::Later(error),
                 result => Verdict::Final(result),
             },
         };
-        Some(self.follow(now, region, unrouted, verdict))
+        Some(self.follow(now, region, request, verdict))
     }
 
-    fn follow(&self, now: Nanos, region: RegionId, unrouted: Unrouted, verdict: Verdict) -> Next {
-        let is_late = now - unrouted.since >= TIMEOUT;
-        let has_news = matches!(unrouted.naming, Naming::Here(attempts) if attempts.has_news(region, &self.heard));
+    fn follow(&self, now: Nanos, region: RegionId, request: Request, verdict: Verdict) -> Next {
+        let is_late = now - request.since >= TIMEOUT;
+        let has_news = matches!(request.naming, Naming::Here(attempts) if attempts.has_news(region, &self.heard));
         match verdict {
-            Verdict::Final(result) => Next::Answer((unrouted.to, result)),
-            Verdict::AtOnce if is_late => Next::Answer(unrouted.give_up(OpError::Recovering(region))),
-            Verdict::AtOnce if has_news => Next::AtOnce(unrouted),
-            Verdict::AtOnce => Next::Again(unrouted),
-            Verdict::Later(OpError::NotPrimary { .. } | OpError::Unknown(_)) if !is_late => Next::Again(unrouted),
-            Verdict::Later(_) if !is_late && unrouted.is_doubtful() => Next::Again(unrouted),
+            Verdict::Final(result) => Next::Answer((request.to, result)),
+            Verdict::AtOnce if is_late => Next::Answer(request.give_up(OpError::Recovering(region))),
+            Verdict::AtOnce if has_news => Next::AtOnce(request),
+            Verdict::AtOnce => Next::Again(request),
+            Verdict::Later(OpError::NotPrimary { .. } | OpError::Unknown(_)) if !is_late => Next::Again(request),
+            Verdict::Later(_) if !is_late && request.is_doubtful() => Next::Again(request),
             Verdict::Later(OpError::NotPrimary { region, .. }) => {
-                Next::Answer(unrouted.give_up(OpError::Recovering(region)))
+                Next::Answer(request.give_up(OpError::Recovering(region)))
             }
-            Verdict::Later(error) => Next::Answer(unrouted.give_up(error)),
+            Verdict::Later(error) => Next::Answer(request.give_up(error)),
         }
     }
 
@@ -197,24 +197,23 @@ impl Forwarding {
         me: ServerId,
         primary_of: impl Fn(RegionId) -> Option<ServerId>,
     ) -> Vec<Next> {
-        self.take_back(now, |Forwarded { unrouted, region, server, is_at_backup, .. }| {
+        self.take_back(now, |Forwarded { request, region, server, is_at_backup, .. }| {
             let is_deposed =
                 *server != me && primary_of(*region).is_some_and(|primary| primary != *server) && !is_at_backup;
-            is_deposed && (matches!(unrouted.naming, Naming::Here(_)) || !unrouted.op.is_write())
+            is_deposed && (matches!(request.naming, Naming::Here(_)) || !request.op.is_write())
         })
     }
 
     fn take_back(&mut self, now: Nanos, is_lost: impl Fn(&Forwarded) -> bool) -> Vec<Next> {
         let lost = self.take_out(is_lost);
-        let next = |Forwarded { mut unrouted, region, server, is_at_backup, .. }: Forwarded| match &mut unrouted.naming
-        {
-            _ if is_at_backup => Next::ToPrimary { unrouted, region, backup: server },
+        let next = |Forwarded { mut request, region, server, is_at_backup, .. }: Forwarded| match &mut request.naming {
+            _ if is_at_backup => Next::ToPrimary { request, region, backup: server },
             Naming::Here(attempts) => {
-                let verdict = attempts.lost(&unrouted.op, LOST.into());
-                self.follow(now, region, unrouted, verdict)
+                let verdict = attempts.lost(&request.op, LOST.into());
+                self.follow(now, region, request, verdict)
             }
-            _ if unrouted.op.is_write() => Next::Answer((unrouted.to, unknown(region, &unrouted.op))),
-            _ => Next::Again(unrouted),
+            _ if request.op.is_write() => Next::Answer((request.to, unknown(region, &request.op))),
+            _ => Next::Again(request),
         };
         lost.into_iter().map(next).collect()
     }
@@ -241,13 +240,13 @@ impl Forwarding {
 
     /// Takes back reads that backups have not answered in time.
     pub(crate) fn take_from_backups(&mut self, now: Nanos) -> Vec<Next> {
-        self.take_back(now, |of| of.is_at_backup && now - of.unrouted.since >= AT_BACKUP)
+        self.take_back(now, |of| of.is_at_backup && now - of.request.since >= AT_BACKUP)
     }
 
     /// Gives up operations that were not answered in time.
     pub(crate) fn expire(&mut self, now: Nanos) -> Vec<Answer> {
-        let old = self.take_out(|forwarded| now - forwarded.unrouted.since >= TIMEOUT);
-        old.into_iter().map(|one| (one.unrouted.to, unknown(one.region, &one.unrouted.op))).collect()
+        let old = self.take_out(|forwarded| now - forwarded.request.since >= TIMEOUT);
+        old.into_iter().map(|one| (one.request.to, unknown(one.region, &one.request.op))).collect()
     }
 }
 
@@ -293,11 +292,11 @@ impl Node {
 
     pub(crate) fn next(&mut self, now: Nanos, next: Next) {
         match next {
-            Next::AtOnce(unrouted) => self.route(now, unrouted, Way::Any),
-            Next::Again(unrouted) => self.context.again.push(unrouted),
-            Next::ToPrimary { unrouted, region, backup } => {
+            Next::AtOnce(request) => self.route(now, request, Way::Any),
+            Next::Again(request) => self.context.again.push(request),
+            Next::ToPrimary { request, region, backup } => {
                 self.fresh.rest(now, region, backup);
-                self.route(now, unrouted, Way::Any);
+                self.route(now, request, Way::Any);
             }
             Next::Answer(answer) => self.effects.answers.push(answer),
         }
@@ -307,8 +306,8 @@ impl Node {
     pub(crate) fn forward_waiting(&mut self, now: Nanos) {
         for server in self.forwarding.in_flight.ready() {
             let mut waiting = self.forwarding.in_flight.take(server);
-            while let Some(unrouted) = self.forwarding.in_flight.next(server, &mut waiting) {
-                self.route(now, unrouted, Way::Any);
+            while let Some(request) = self.forwarding.in_flight.next(server, &mut waiting) {
+                self.route(now, request, Way::Any);
             }
             self.forwarding.in_flight.put_back(server, waiting);
         }
@@ -316,30 +315,29 @@ impl Node {
 
     /// Gives up operations that have waited for too long. No node has begun them.
     pub(crate) fn refuse_waiting(&mut self, now: Nanos) {
-        for unrouted in self.forwarding.in_flight.late(|unrouted| now - unrouted.since >= TIMEOUT) {
-            let region = self.region_of(&unrouted.op, &unrouted.table).map_or(RegionId(0), |(region, ..)| region);
-            self.effects.answers.push(unrouted.give_up(OpError::Overloaded(region)));
+        for request in self.forwarding.in_flight.late(|request| now - request.since >= TIMEOUT) {
+            let region = self.region_of(&request.op, &request.table).map_or(RegionId(0), |(region, ..)| region);
+            self.effects.answers.push(request.give_up(OpError::Overloaded(region)));
         }
     }
 
     /// There is no server now that an operation can go to.
-    pub(crate) fn refuse(&mut self, now: Nanos, unrouted: Unrouted, error: OpError) {
-        let answer = match unrouted.is_doubtful() && now - unrouted.since < TIMEOUT {
-            true => Next::Again(unrouted),
-            false => Next::Answer(unrouted.give_up(error)),
+    pub(crate) fn refuse(&mut self, now: Nanos, request: Request, error: OpError) {
+        let answer = match request.is_doubtful() && now - request.since < TIMEOUT {
+            true => Next::Again(request),
+            false => Next::Answer(request.give_up(error)),
         };
         self.next(now, answer);
     }
 
     /// For an operation on a region that is served here. If this node gave the request id, it sends the operation to itself.
-    pub(super) fn forward_to_self(&mut self, region: RegionId, unrouted: Unrouted) -> Unrouted {
-        let Naming::Here(_) = unrouted.naming else { return unrouted };
-        let (me, since, table, op) =
-            (self.context.me.server, unrouted.since, unrouted.table.clone(), unrouted.op.clone());
+    pub(super) fn forward_to_self(&mut self, region: RegionId, request: Request) -> Request {
+        let Naming::Here(_) = request.naming else { return request };
+        let (me, since, table, op) = (self.context.me.server, request.since, request.table.clone(), request.op.clone());
         let committed = self.committed(region);
         self.forwarding.hear(committed.map(|lsn| (region, lsn)));
-        let (id, once) = self.forwarding.send(unrouted, region, me);
-        Unrouted::new(since, ReplyTo::Peer(me, id), table, op, once)
+        let (id, once) = self.forwarding.send(request, region, me);
+        Request::new(since, ReplyTo::Peer(me, id), table, op, once)
     }
 }
 

@@ -32,23 +32,23 @@ fn put() -> Op {
     Op::Put { key, value, when: Condition::Always, want_old: false, lifetime: Lifetime::Forever }
 }
 
-fn unrouted(since: Nanos, to: ReplyTo, op: Op) -> Unrouted {
-    Unrouted::new(since, to, TableName::default(), op, None)
+fn request(since: Nanos, to: ReplyTo, op: Op) -> Request {
+    Request::new(since, to, TableName::default(), op, None)
 }
 
 const REGION: RegionId = RegionId(1);
 
 impl Forwarding {
     /// Sends to `server`. Answers the id of the message.
-    fn send_to(&mut self, unrouted: Unrouted, server: ServerId) -> u64 {
-        self.send(unrouted, REGION, server).0
+    fn send_to(&mut self, request: Request, server: ServerId) -> u64 {
+        self.send(request, REGION, server).0
     }
 }
 
 #[test]
 fn what_a_backup_does_not_answer_goes_to_the_primary() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
-    let mut ask = |at| forwarding.send_to_backup(unrouted(at, to(1), get()), REGION, THERE);
+    let mut ask = |at| forwarding.send_to_backup(request(at, to(1), get()), REGION, THERE);
     let (refused, lost, late) = (ask(Nanos(0)), ask(Nanos(0)), ask(AT_BACKUP));
     let is_for_primary = |next: &Next| matches!(next, Next::ToPrimary { region: REGION, backup: THERE, .. });
     let error = OpResult::Error(OpError::Recovering(REGION));
@@ -68,12 +68,12 @@ fn a_lost_operation_is_sent_again_unless_that_may_do_it_twice() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     forwarding.heard.note(REGION, Lsn(40));
     let theirs = Once { request: RequestId { client: 7, sequence: 7 }, region: REGION, since: Lsn(3), is_again: false };
-    assert_eq!(forwarding.send(unrouted(Nanos(0), to(1), get()), REGION, THERE).1, None);
-    let (_, mine) = forwarding.send(unrouted(Nanos(0), to(2), add()), REGION, THERE);
-    assert_eq!(forwarding.send(unrouted(Nanos(0), to(3), put()), REGION, THERE).1, None, "it has no request id");
-    let of_client = Unrouted::new(Nanos(0), to(4), TableName::default(), add(), Some(theirs));
+    assert_eq!(forwarding.send(request(Nanos(0), to(1), get()), REGION, THERE).1, None);
+    let (_, mine) = forwarding.send(request(Nanos(0), to(2), add()), REGION, THERE);
+    assert_eq!(forwarding.send(request(Nanos(0), to(3), put()), REGION, THERE).1, None, "it has no request id");
+    let of_client = Request::new(Nanos(0), to(4), TableName::default(), add(), Some(theirs));
     assert_eq!(forwarding.send(of_client, REGION, THERE).1, Some(theirs));
-    forwarding.send_to(unrouted(Nanos(0), to(5), get()), ServerId(3));
+    forwarding.send_to(request(Nanos(0), to(5), get()), ServerId(3));
     assert_eq!(mine.map(|once| once.since), Some(Lsn(40)));
 
     let mut next = forwarding.lost(Nanos(1), THERE).into_iter();
@@ -96,7 +96,7 @@ fn a_lost_operation_is_sent_again_unless_that_may_do_it_twice() {
 fn an_unknown_outcome_is_asked_for_until_an_answer_or_the_timeout() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let mut doubtful = || {
-        forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
+        forwarding.send_to(request(Nanos(0), to(1), add()), THERE);
         let Some(Next::Again(again)) = forwarding.lost(Nanos(1), THERE).pop() else { panic!("it has a request id") };
         again
     };
@@ -117,7 +117,7 @@ fn an_unknown_outcome_is_asked_for_until_an_answer_or_the_timeout() {
 fn a_forgotten_request_is_sent_again_at_once_with_a_newer_lsn() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let forgotten = || OpResult::Error(OpError::Forgotten(REGION));
-    let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
+    let id = forwarding.send_to(request(Nanos(0), to(1), add()), THERE);
     let next = forwarding.answered(Nanos(1), THERE, id, forgotten());
     let Some(Next::Again(again)) = next else { panic!("nothing new was heard") };
     let id = forwarding.send_to(again, THERE);
@@ -130,7 +130,7 @@ fn a_forgotten_request_is_sent_again_at_once_with_a_newer_lsn() {
 #[test]
 fn answers_of_a_deposed_primary_are_not_waited_for() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
-    let mut sent = |token, op, server| forwarding.send_to(unrouted(Nanos(0), to(token), op), server);
+    let mut sent = |token, op, server| forwarding.send_to(request(Nanos(0), to(token), op), server);
     sent(1, add(), THERE);
     sent(2, get(), THERE);
     sent(3, put(), THERE);
@@ -145,10 +145,10 @@ fn answers_of_a_deposed_primary_are_not_waited_for() {
 fn an_operation_that_was_not_done_is_routed_again_until_its_time_is_over() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let not_primary = || OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(3) });
-    let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
+    let id = forwarding.send_to(request(Nanos(0), to(1), add()), THERE);
     let again = forwarding.answered(Nanos::from_secs(1), THERE, id, not_primary());
     assert!(matches!(again, Some(Next::Again(_))));
-    let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
+    let id = forwarding.send_to(request(Nanos(0), to(1), add()), THERE);
     let late = forwarding.answered(Nanos::from_secs(9), THERE, id, not_primary());
     assert!(matches!(late, Some(Next::Answer((_, OpResult::Error(OpError::Recovering(_)))))));
 }
@@ -156,7 +156,7 @@ fn an_operation_that_was_not_done_is_routed_again_until_its_time_is_over() {
 #[test]
 fn an_answer_counts_once_and_only_from_the_server_that_was_asked() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
-    let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
+    let id = forwarding.send_to(request(Nanos(0), to(1), add()), THERE);
     assert!(forwarding.answered(Nanos(1), ServerId(9), id, OpResult::Integer(1)).is_none());
     assert!(matches!(
         forwarding.answered(Nanos(1), THERE, id, OpResult::Integer(1)),
@@ -172,7 +172,7 @@ fn an_answer_to_an_earlier_process_answers_nothing() {
     let mut ids = Vec::new();
     for forwarding in &mut processes {
         let new: Vec<u64> =
-            (0..1_000).map(|token| forwarding.send_to(unrouted(Nanos(0), to(token), get()), THERE)).collect();
+            (0..1_000).map(|token| forwarding.send_to(request(Nanos(0), to(token), get()), THERE)).collect();
         for id in std::mem::replace(&mut ids, new) {
             assert!(forwarding.answered(Nanos(1), THERE, id, OpResult::Value(None)).is_none());
         }
@@ -186,8 +186,8 @@ fn an_answer_to_an_earlier_process_answers_nothing() {
 #[test]
 fn an_operation_that_is_not_answered_in_time_has_an_unknown_outcome() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
-    forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
-    forwarding.send_to(unrouted(Nanos::from_secs(4), to(2), add()), THERE);
+    forwarding.send_to(request(Nanos(0), to(1), add()), THERE);
+    forwarding.send_to(request(Nanos::from_secs(4), to(2), add()), THERE);
     let expired = forwarding.expire(Nanos::from_secs(6));
     assert_eq!(expired.len(), 1);
     assert!(matches!(expired[0].1, OpResult::Error(OpError::Unknown(_))));

@@ -42,7 +42,7 @@ use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use leeward_region::input::Input as RegionInput;
 use leeward_region::machine::RegionMachine;
-use leeward_region::request::Unrouted;
+use leeward_region::request::Request;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ const REST: Nanos = Nanos::from_millis(100);
 /// Reads of a region that have come in the same turn, and their question.
 struct Batch {
     region: RegionId,
-    reads: Vec<(Unrouted, Way)>,
+    reads: Vec<(Request, Way)>,
     subject: Subject,
     /// When the question was sent, or the line read.
     asked: Nanos,
@@ -74,7 +74,7 @@ struct Followed {
 /// Reads of a region that have come in a turn.
 #[derive(Default)]
 struct Coming {
-    reads: Vec<(Unrouted, Way)>,
+    reads: Vec<(Request, Way)>,
     /// The line, which was read after the last of them came.
     shown: Option<Shown>,
 }
@@ -138,7 +138,7 @@ impl FreshReads {
     }
 
     /// A read waits, unless too many of its region do.
-    fn wait(&mut self, fabric: &dyn Fabric, region: RegionId, read: (Unrouted, Way)) -> Option<(Unrouted, Way)> {
+    fn wait(&mut self, fabric: &dyn Fabric, region: RegionId, read: (Request, Way)) -> Option<(Request, Way)> {
         let waiting = self.waiting.entry(region).or_default();
         if *waiting >= MOST_READS {
             return Some(read);
@@ -170,7 +170,7 @@ impl FreshReads {
     }
 
     /// Ends a batch. Returns its reads.
-    fn take(&mut self, id: u64) -> Vec<(Unrouted, Way)> {
+    fn take(&mut self, id: u64) -> Vec<(Request, Way)> {
         let Some(Batch { region, reads, .. }) = self.batches.remove(&id) else { return Vec::new() };
         self.ended(region, reads.len());
         reads
@@ -215,36 +215,36 @@ impl Node {
     }
 
     /// Whether backups answer this scan, so that this node sends it to one of them, or asks the primary itself if it is one.
-    pub(super) fn is_for_backups(&self, unrouted: &Unrouted, way: Way) -> bool {
-        let table = || self.context.agent.view().table(&unrouted.table);
-        way == Way::Any && unrouted.op.is_scan() && table().is_some_and(|table| table.reads.scans == Scans::Backups)
+    pub(super) fn is_for_backups(&self, request: &Request, way: Way) -> bool {
+        let table = || self.context.agent.view().table(&request.table);
+        way == Way::Any && request.op.is_scan() && table().is_some_and(|table| table.reads.scans == Scans::Backups)
     }
 
     /// A read that accepts no staleness, of a region with this configuration.
-    pub(super) fn read_fresh(&mut self, now: Nanos, config: &GroupConfig, unrouted: Unrouted, way: Way) {
+    pub(super) fn read_fresh(&mut self, now: Nanos, config: &GroupConfig, request: Request, way: Way) {
         let region = config.region;
         if self.machines.get(&region).is_some_and(RegionMachine::is_unread_backup) {
             self.give(region, RegionInput::ReadsWait);
         }
         let is_followed = self.machines.get(&region).is_some_and(|machine| machine.followed(config).is_some());
         if is_followed && !self.context.clients.is_full() {
-            if let Some((unrouted, way)) = self.fresh.wait(&*self.context.fabric, region, (unrouted, way)) {
-                self.route(now, unrouted, way);
+            if let Some((request, way)) = self.fresh.wait(&*self.context.fabric, region, (request, way)) {
+                self.route(now, request, way);
             }
             return;
         }
         let may_ask = |server: &ServerId| self.context.is_linked(*server) && self.fresh.may_ask(now, region, *server);
         let backups: Vec<ServerId> = config.backups.iter().map(|backup| backup.server).filter(may_ask).collect();
-        if backups.is_empty() || is_followed || !self.is_for_backups(&unrouted, way) {
-            return self.route(now, unrouted, way);
+        if backups.is_empty() || is_followed || !self.is_for_backups(&request, way) {
+            return self.route(now, request, way);
         }
         self.fresh.turns = self.fresh.turns.wrapping_add(1);
         let server = backups[self.fresh.turns % backups.len()];
         if self.forwarding.in_flight.must_wait(server) {
-            return self.route(now, unrouted, way);
+            return self.route(now, request, way);
         }
-        let (table, op) = (unrouted.table.clone(), Read::stale(unrouted.op.clone(), 0));
-        let id = self.forwarding.send_to_backup(unrouted, region, server);
+        let (table, op) = (request.table.clone(), Read::stale(request.op.clone(), 0));
+        let id = self.forwarding.send_to_backup(request, region, server);
         self.context.send(server, &Control::Forward { id, table, op, once: None, epoch: config.epoch });
     }
 
@@ -325,9 +325,9 @@ impl Node {
         self.route_all(now, reads);
     }
 
-    fn route_all(&mut self, now: Nanos, reads: Vec<(Unrouted, Way)>) {
-        for (unrouted, way) in reads {
-            self.route(now, unrouted, way);
+    fn route_all(&mut self, now: Nanos, reads: Vec<(Request, Way)>) {
+        for (request, way) in reads {
+            self.route(now, request, way);
         }
     }
 

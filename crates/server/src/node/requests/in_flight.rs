@@ -12,7 +12,7 @@ use crate::node::requests::fair_queue::FairQueue;
 use leeward_format::ServerId;
 use leeward_format::op::{Op, OpResult};
 use leeward_region::client_memory::{ClientMemory, SMALL_BYTES};
-use leeward_region::request::Unrouted;
+use leeward_region::request::Request;
 use std::collections::BTreeMap;
 
 /// Most bytes in flight to one server and back.
@@ -92,13 +92,13 @@ impl InFlight {
     }
 
     /// An operation waits for its turn.
-    pub(super) fn wait(&mut self, server: ServerId, unrouted: Unrouted) {
-        self.peers.entry(server).or_default().waiting.push(unrouted);
+    pub(super) fn wait(&mut self, server: ServerId, request: Request) {
+        self.peers.entry(server).or_default().waiting.push(request);
     }
 
     /// The answer to a read is dropped. The read waits for memory, before all others.
-    pub(super) fn wait_again(&mut self, server: ServerId, unrouted: Unrouted) {
-        self.peers.entry(server).or_default().waiting.push_front(unrouted);
+    pub(super) fn wait_again(&mut self, server: ServerId, request: Request) {
+        self.peers.entry(server).or_default().waiting.push_front(request);
     }
 
     /// Whether there is no memory for `result`, which is charged already.
@@ -118,21 +118,21 @@ impl InFlight {
     }
 
     /// The next of the operations that were [taken](InFlight::take), if it can be sent now.
-    pub(super) fn next(&self, server: ServerId, waiting: &mut FairQueue) -> Option<Unrouted> {
+    pub(super) fn next(&self, server: ServerId, waiting: &mut FairQueue) -> Option<Request> {
         let peer = self.peers.get(&server)?;
-        if self.is_full(peer) { None } else { waiting.pop(|unrouted| peer.bytes_of(&unrouted.op)) }
+        if self.is_full(peer) { None } else { waiting.pop(|request| peer.bytes_of(&request.op)) }
     }
 
     /// Puts back the operations that were taken and not sent, before those that have come since.
     pub(super) fn put_back(&mut self, server: ServerId, mut waiting: FairQueue) {
         let peer = self.peers.entry(server).or_default();
         let came_since = std::mem::take(&mut peer.waiting);
-        came_since.into_all().for_each(|unrouted| waiting.push(unrouted));
+        came_since.into_all().for_each(|request| waiting.push(request));
         peer.waiting = waiting;
     }
 
     /// Takes out the operations that are late.
-    pub(super) fn late(&mut self, is_late: impl Fn(&Unrouted) -> bool) -> Vec<Unrouted> {
+    pub(super) fn late(&mut self, is_late: impl Fn(&Request) -> bool) -> Vec<Request> {
         let mut late = Vec::new();
         for peer in self.peers.values_mut() {
             late.extend(peer.waiting.late(&is_late));

@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 const PEER: ServerId = ServerId(2);
 const LIMIT: u64 = 32 << 20;
 
-fn get(number: u64) -> Unrouted {
+fn get(number: u64) -> Request {
     let op = Op::Get { key: Bytes::from(number.to_string()) };
-    Unrouted::new(Nanos::ZERO, ReplyTo::Peer(ServerId(1), number), TableName::default(), op, None)
+    Request::new(Nanos::ZERO, ReplyTo::Peer(ServerId(1), number), TableName::default(), op, None)
 }
 
 fn put(value_bytes: usize) -> Op {
@@ -31,8 +31,8 @@ fn no_more_of_a_thousand_reads_are_in_flight_than_there_is_memory_for() {
     while order.len() < 1_024 {
         for server in in_flight.ready() {
             let mut waiting = in_flight.take(server);
-            while let Some(unrouted) = in_flight.next(server, &mut waiting) {
-                sent.push_back((in_flight.sent(server, &unrouted.op), unrouted.to));
+            while let Some(request) = in_flight.next(server, &mut waiting) {
+                sent.push_back((in_flight.sent(server, &request.op), request.to));
             }
             in_flight.put_back(server, waiting);
         }
@@ -114,11 +114,11 @@ fn one_operation_of_a_client_does_not_wait_behind_the_thousands_of_others() {
     let of = |connection: u64, number: u64| {
         let op = Op::Get { key: Bytes::from(number.to_string()) };
         let to = ReplyTo::Client(Token::new(connection, number));
-        Unrouted::new(Nanos::ZERO, to, TableName::default(), op, None)
+        Request::new(Nanos::ZERO, to, TableName::default(), op, None)
     };
     let mut queue = FairQueue::default();
     (0..3_000).for_each(|number| queue.push(of(number % 3, number)));
-    let costs = |_: &Unrouted| 100;
+    let costs = |_: &Request| 100;
     for _ in 0..300 {
         assert!(queue.pop(costs).is_some());
     }

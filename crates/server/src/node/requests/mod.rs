@@ -31,14 +31,23 @@ use leeward_format::control::Control;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
+use leeward_region::input::Input as RegionInput;
 use leeward_region::machine::RegionMachine;
-use leeward_region::request::{Naming, ReplyTo, Unrouted};
-use leeward_region::serving::execute;
+use leeward_region::request::{Naming, ReplyTo, Request};
+use leeward_region::serving::Serving;
+
+/// Refuses what no region could hold, and what cannot be executed once.
+fn check(op: &Op, naming: Naming) -> Result<(), OpError> {
+    if !matches!(naming, Naming::Unnamed) && !op.writes_data() {
+        return Err(OpError::Invalid("only a write of pairs has a request id".into()));
+    }
+    op.check()
+}
 
 impl Node {
-    pub(crate) fn submit(&mut self, now: Nanos, unrouted: Unrouted, way: Way) {
-        let Unrouted { since, to, table, op, naming } = unrouted;
-        match (execute::check(&op, !matches!(naming, Naming::Unnamed)), op) {
+    pub(crate) fn submit(&mut self, now: Nanos, request: Request, way: Way) {
+        let Request { since, to, table, op, naming } = request;
+        match (check(&op, naming), op) {
             (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
             (Ok(()), Op::RestoreTree { confirms }) => {
                 let asked = self.context.agent.restore_tree(now, confirms);
@@ -76,46 +85,47 @@ impl Node {
                 self.request(to, asked);
             }
             (Ok(()), Op::Stale { at_most_ms, read }) => {
-                self.read_at_backup(now, at_most_ms, Unrouted { since, to, table, op: read.op(), naming }, way);
+                self.read_at_backup(now, at_most_ms, Request { since, to, table, op: read.op(), naming }, way);
             }
             (Ok(()), op) => {
-                let unrouted = Unrouted { since, to, table, op, naming };
-                match self.is_for_backups(&unrouted, way) {
-                    true => self.read_at_backup(now, 0, unrouted, way),
-                    false => self.route(now, unrouted, way),
+                let request = Request { since, to, table, op, naming };
+                match self.is_for_backups(&request, way) {
+                    true => self.read_at_backup(now, 0, request, way),
+                    false => self.route(now, request, way),
                 }
             }
             (Err(error), _) => self.effects.answers.push((to, OpResult::Error(error))),
         }
     }
 
-    pub(crate) fn route(&mut self, now: Nanos, mut unrouted: Unrouted, way: Way) {
-        let to = unrouted.to;
-        if unrouted.op.lacks_region(self.routes(), &unrouted.table) {
-            let error = Op::region_missing(&unrouted.table);
-            return self.refuse(now, unrouted, error);
+    pub(crate) fn route(&mut self, now: Nanos, mut request: Request, way: Way) {
+        let to = request.to;
+        if request.op.lacks_region(self.routes(), &request.table) {
+            let error = Op::region_missing(&request.table);
+            return self.refuse(now, request, error);
         }
-        let Some((region, epoch, primary)) = self.region_of(&unrouted.op, &unrouted.table) else {
+        let Some((region, epoch, primary)) = self.region_of(&request.op, &request.table) else {
             let error = match to {
                 // The node that forwarded it knows the table; this node soon will too.
                 ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
-                ReplyTo::Client(_) => self.no_region(&unrouted.table, &unrouted.op),
+                ReplyTo::Client(_) => self.no_region(&request.table, &request.op),
             };
-            return self.refuse(now, unrouted, error);
+            return self.refuse(now, request, error);
         };
         let is_about_to_serve = self.is_about_to_serve((epoch, primary), way);
-        let is_open = |machine: &mut RegionMachine| machine.serving().is_some_and(|serving| serving.is_open());
-        if is_about_to_serve || self.machines.get_mut(&region).is_some_and(is_open) {
-            unrouted = self.forward_to_self(region, unrouted);
+        let is_open = |machine: &RegionMachine| machine.served().is_some_and(Serving::is_open);
+        if is_about_to_serve || self.machines.get(&region).is_some_and(is_open) {
+            request = self.forward_to_self(region, request);
         }
         if let Some(machine) = self.machines.get_mut(&region) {
             self.idle.touch(region);
-            if let Some(serving) = machine.serving().filter(|serving| serving.is_open()) {
-                return serving.execute(now, unrouted.pending(now));
+            if machine.served().is_some_and(Serving::is_open) {
+                self.give(region, RegionInput::Operation(request));
+                return;
             }
             if is_about_to_serve {
-                if let Some(unrouted) = machine.wait(now, epoch, unrouted) {
-                    self.refuse(now, unrouted, OpError::Overloaded(region));
+                if let Some(request) = machine.wait(now, epoch, request) {
+                    self.refuse(now, request, OpError::Overloaded(region));
                 }
                 return;
             }
@@ -125,16 +135,16 @@ impl Node {
             Some(_) if way != Way::Any => OpError::NotPrimary { region, epoch },
             Some(primary) if self.context.is_linked(primary.server) => {
                 if self.forwarding.in_flight.must_wait(primary.server) {
-                    return self.forwarding.in_flight.wait(primary.server, unrouted);
+                    return self.forwarding.in_flight.wait(primary.server, request);
                 }
-                let (table, op) = (unrouted.table.clone(), unrouted.op.clone());
-                let (id, once) = self.forwarding.send(unrouted, region, primary.server);
+                let (table, op) = (request.table.clone(), request.op.clone());
+                let (id, once) = self.forwarding.send(request, region, primary.server);
                 let message = Control::Forward { id, table, op, once, epoch };
                 return self.context.send_in_batch(primary.server, &message);
             }
             _ => self.not_serving(region),
         };
-        self.refuse(now, unrouted, error);
+        self.refuse(now, request, error);
     }
 
     /// The region of an operation, the epoch of its configuration, and its primary.
@@ -145,8 +155,8 @@ impl Node {
 
     /// Routes operations again that were put back.
     pub(crate) fn route_again(&mut self, now: Nanos) {
-        for unrouted in std::mem::take(&mut self.context.again) {
-            self.route(now, unrouted, Way::Any);
+        for request in std::mem::take(&mut self.context.again) {
+            self.route(now, request, Way::Any);
         }
     }
 }

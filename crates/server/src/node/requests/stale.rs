@@ -45,7 +45,7 @@ use leeward_platform::planted::{Bug, planted};
 use leeward_region::input::Input as RegionInput;
 use leeward_region::job::BackupRead;
 use leeward_region::job::Outcome;
-use leeward_region::request::Unrouted;
+use leeward_region::request::Request;
 use leeward_region::serving::copy_reads;
 use leeward_region::serving::execute::key_bounds;
 use leeward_replication::clock::ClockReading;
@@ -118,26 +118,26 @@ impl Node {
     }
 
     /// A read that any member may answer. This node answers it if it is a member that can, and routes it otherwise.
-    pub(super) fn read_at_backup(&mut self, now: Nanos, at_most_ms: u32, unrouted: Unrouted, way: Way) {
-        let is_scan = unrouted.op.key().is_none();
-        let table = self.context.agent.view().table(&unrouted.table);
+    pub(super) fn read_at_backup(&mut self, now: Nanos, at_most_ms: u32, request: Request, way: Way) {
+        let is_scan = request.op.key().is_none();
+        let table = self.context.agent.view().table(&request.table);
         let Some(at_most_ms) = table.and_then(|table| table.reads.at_most(at_most_ms, is_scan)) else {
-            return self.route(now, unrouted, way);
+            return self.route(now, request, way);
         };
         // A scan is cut at the bounds of the region that the routes name for it.
         let may_be_cut = is_scan && self.routes().is_ambiguous();
-        let config = unrouted.op.region_in(self.routes(), &unrouted.table).filter(|_| !may_be_cut);
-        let Some(config) = config.cloned() else { return self.route(now, unrouted, way) };
+        let config = request.op.region_in(self.routes(), &request.table).filter(|_| !may_be_cut);
+        let Some(config) = config.cloned() else { return self.route(now, request, way) };
         if at_most_ms == 0 {
-            return self.read_fresh(now, &config, unrouted, way);
+            return self.read_fresh(now, &config, request, way);
         }
         let machine = self.machines.get(&config.region);
         match machine.and_then(|machine| machine.readable(&config)) {
             Some((copy, known)) if self.context.clock.watch.age_ms(known.heard, now) <= u64::from(at_most_ms) => {
                 let (state, bound) = ((&*copy, known.lsn, self.context.clock.wall.now()), (known.heard, at_most_ms));
-                self.begin_read(state, &config, (unrouted, way), Some(bound));
+                self.begin_read(state, &config, (request, way), Some(bound));
             }
-            _ => self.route(now, unrouted, way),
+            _ => self.route(now, request, way),
         }
     }
 
@@ -146,25 +146,25 @@ impl Node {
         &mut self,
         (copy, lsn, wall): (&Region, Lsn, UnixMs),
         config: &GroupConfig,
-        (unrouted, way): (Unrouted, Way),
+        (request, way): (Request, Way),
         bound: Option<(ClockReading, u32)>,
     ) {
         let snapshot = copy.snapshot(lsn, wall);
-        let partition = self.context.agent.view().table(&unrouted.table).map(|table| table.partition);
+        let partition = self.context.agent.view().table(&request.table).map(|table| table.partition);
         // A compaction since may have merged a trim, which deletes keys that another region has by now.
         let is_as_of_it = snapshot.lsn() == lsn && !self.context.clients.is_full();
         let Some(partition) = partition.filter(|_| is_as_of_it) else {
-            return self.route(self.context.clock.now, unrouted, way);
+            return self.route(self.context.clock.now, request, way);
         };
-        let read = Box::new(BackupRead { unrouted, lsn, bound });
+        let read = Box::new(BackupRead { request, lsn, bound });
         let (bounds, clients) = (key_bounds(config, partition), self.context.clients.clone());
-        match copy_reads::in_memory(&snapshot, &read.unrouted.op) {
+        match copy_reads::in_memory(&snapshot, &read.request.op) {
             Some(result) => {
                 let result = result.map(|result| clients.hold_read(result));
                 self.backup_reads.ended(read, result);
             }
             None => self.context.spawn(config.region, Activity::Engine.of_backup(), move || {
-                let result = copy_reads::from_device(&snapshot, &read.unrouted.op, bounds);
+                let result = copy_reads::from_device(&snapshot, &read.request.op, bounds);
                 let result = result.map(|result| clients.hold_read(result));
                 Outcome::ReadAtBackup { read, result }
             }),
@@ -177,21 +177,21 @@ impl Node {
             match (result, read.bound) {
                 (Ok(result), None) => {
                     self.backup_reads.fresh += 1;
-                    self.effects.answers.push((read.unrouted.to, result.result()));
+                    self.effects.answers.push((read.request.to, result.result()));
                 }
                 (Ok(result), Some((heard, at_most_ms))) => {
                     let age = self.context.clock.watch.age_ms(heard, now);
                     if age > u64::from(at_most_ms) || heard.boot() < self.context.clock.since {
-                        self.context.again.push(read.unrouted);
+                        self.context.again.push(read.request);
                         continue;
                     }
                     self.backup_reads.stale += 1;
                     let age_ms = u32::try_from(age).expect("it is below a bound");
-                    self.effects.answers.push((read.unrouted.to, OpResult::Stale { age_ms, lsn: read.lsn, result }));
+                    self.effects.answers.push((read.request.to, OpResult::Stale { age_ms, lsn: read.lsn, result }));
                 }
                 (Err(error), _) => {
                     tracing::warn!(%error, "a read of a backup failed");
-                    self.context.again.push(read.unrouted);
+                    self.context.again.push(read.request);
                 }
             }
         }

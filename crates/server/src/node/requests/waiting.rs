@@ -5,6 +5,8 @@ use crate::node::requests::forward::Way;
 use leeward_format::cluster::{GroupConfig, Member};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
+use leeward_region::input::Input as RegionInput;
+use leeward_region::serving::Serving;
 
 impl Node {
     /// Whether this node is about to serve a region, whose configuration it knows with this epoch and primary. It is if it is
@@ -23,14 +25,14 @@ impl Node {
         let me = self.context.me;
         let stays = |config: &GroupConfig| config.primary == Some(me) || config.epoch <= machine.waiting_since();
         let stays = machine.config().is_none_or(stays);
-        if machine.serving().is_some_and(|serving| serving.is_open()) {
-            let waiting = machine.take_waiting();
-            let serving = machine.serving().expect("just seen");
-            waiting.for_each(|unrouted| serving.execute(now, unrouted.pending(now)));
+        if machine.served().is_some_and(Serving::is_open) {
+            for operation in machine.take_waiting() {
+                self.give(region, RegionInput::Operation(operation));
+            }
             return true;
         }
         if !stays {
-            machine.take_waiting().for_each(|unrouted| self.route(now, unrouted, Way::Any));
+            machine.take_waiting().for_each(|request| self.route(now, request, Way::Any));
         }
         false
     }
