@@ -1,9 +1,9 @@
-//! What a region is told: everything that happens to it is one of these.
+//! What a region is told: everything that happens to it is one of these. Operations are not: they come by the million, ask for
+//! nothing at once, and have [a method](crate::machine::RegionMachine::execute) of their own.
 //!
 //! What concerns the primary of a term, and comes for a region that is not served here in that term, changes nothing.
 
 use crate::job::Outcome;
-use crate::request::Request;
 use leeward_engine::Region;
 use leeward_format::cluster::{GroupConfig, Intent};
 use leeward_format::control::{SafeLsnOf, ToBackup, ToPrimary};
@@ -16,8 +16,6 @@ use std::sync::Arc;
 
 /// An event for a region.
 pub enum Input {
-    /// An operation on the region, which is open here.
-    Operation(Request),
     /// Time has passed. With it come the members that should leave the group now.
     Tick {
         /// Why each of them should.
@@ -122,7 +120,7 @@ pub enum Input {
         /// The region that is split, and the term of its primary.
         parent: (Arc<Region>, Epoch),
         /// The configuration that this region is to have.
-        config: GroupConfig,
+        config: Box<GroupConfig>,
     },
     /// The child is in sync with every member: the split is to be proposed.
     ChildReady {

@@ -142,14 +142,16 @@ impl RegionMachine {
         }
     }
 
+    /// Begins an operation on the region, which is open here. What is to be done for it is asked for at the end of the turn.
+    pub fn execute(&mut self, now: Nanos, request: Request) {
+        let serving = self.serving().expect("a region is open before it is given operations");
+        serving.execute(now, request.pending(now));
+    }
+
     /// Handles an event. What is to be done then is in `effects`, in order.
     pub fn handle(&mut self, now: Nanos, input: Input, facts: &dyn Facts, effects: &mut Effects) {
         let step = &mut Step { region: self.id, now, facts, effects };
         match input {
-            Input::Operation(operation) => {
-                let serving = self.serving().expect("a region is open before it is given operations");
-                serving.execute(now, operation.pending(now));
-            }
             Input::Tick { departing } => self.tick(departing, step),
             Input::EndOfTurn(turn) => self.end_turn(turn, step),
             Input::Configuration(config) => self.configure(&config, step),
@@ -172,7 +174,7 @@ impl RegionMachine {
             Input::Save { is_round } => self.save(is_round, step),
             Input::ClockDoubted => self.doubt_clock(step),
             Input::HoldMore => self.hold_more(step),
-            Input::MakeChild { parent, config } => self.create_child(parent, config, step),
+            Input::MakeChild { parent, config } => self.create_child(parent, *config, step),
             Input::ChildReady { child } => self.propose_split(child, step),
             Input::ChildNotWanted => self.step_down(step),
         }

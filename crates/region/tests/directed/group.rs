@@ -185,7 +185,7 @@ impl Group {
         host.operations += 1;
         let to = ReplyTo::Client(Token(host.operations));
         let operation = Request::new(now, to, TABLE.parse::<TableName>().expect("a name"), op, None);
-        self.give(server, REGION, Input::Operation(operation));
+        host.regions.get_mut(&REGION).expect("a region of the node").execute(now, operation);
         self.end_turn(server, REGION);
     }
 

@@ -149,7 +149,7 @@ fn a_split_makes_a_child_that_answers_nothing_until_it_is_in_a_configuration() {
     let serving = machine.serving().expect("it is served");
     let (_, right) = serving.halves(child, SegmentId(0));
     let parent = (serving.begin_split(now, lease), Epoch(1));
-    assert_eq!(group.give(1, child, Input::MakeChild { parent, config: right }), ["job"]);
+    assert_eq!(group.give(1, child, Input::MakeChild { parent, config: Box::new(right) }), ["job"]);
     group.settle(&[]);
     assert!(group.said(1).contains(&"child made true".into()));
     assert!(!group.is_open(1, child), "it is in no configuration");

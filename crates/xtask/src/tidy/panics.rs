@@ -32,7 +32,7 @@ const DECODERS: [&str; 14] = [
     "crates/replication/src",
     "crates/server/src/commands",
     "crates/server/src/native",
-    "crates/server/src/node/serving/decide.rs",
+    "crates/region/src/serving/decide.rs",
     "crates/server/src/resp",
     "crates/server/src/rings",
 ];

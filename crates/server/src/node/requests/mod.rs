@@ -31,7 +31,6 @@ use leeward_format::control::Control;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
-use leeward_region::input::Input as RegionInput;
 use leeward_region::machine::RegionMachine;
 use leeward_region::request::{Naming, ReplyTo, Request};
 use leeward_region::serving::Serving;
@@ -120,8 +119,7 @@ impl Node {
         if let Some(machine) = self.machines.get_mut(&region) {
             self.idle.touch(region);
             if machine.served().is_some_and(Serving::is_open) {
-                self.give(region, RegionInput::Operation(request));
-                return;
+                return machine.execute(now, request);
             }
             if is_about_to_serve {
                 if let Some(request) = machine.wait(now, epoch, request) {

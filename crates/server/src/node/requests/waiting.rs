@@ -5,7 +5,6 @@ use crate::node::requests::forward::Way;
 use leeward_format::cluster::{GroupConfig, Member};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
-use leeward_region::input::Input as RegionInput;
 use leeward_region::serving::Serving;
 
 impl Node {
@@ -26,9 +25,7 @@ impl Node {
         let stays = |config: &GroupConfig| config.primary == Some(me) || config.epoch <= machine.waiting_since();
         let stays = machine.config().is_none_or(stays);
         if machine.served().is_some_and(Serving::is_open) {
-            for operation in machine.take_waiting() {
-                self.give(region, RegionInput::Operation(operation));
-            }
+            machine.take_waiting().for_each(|request| machine.execute(now, request));
             return true;
         }
         if !stays {

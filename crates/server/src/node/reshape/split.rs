@@ -70,7 +70,7 @@ impl Node {
             return serving.fail_split(now, format!("the copy of region {child} on this server is in use"));
         }
         let parent = (serving.begin_split(now, lease), serving.term());
-        self.give(child, RegionInput::MakeChild { parent, config: right });
+        self.give(child, RegionInput::MakeChild { parent, config: Box::new(right) });
     }
 
     /// Proposes the split, if the child is in sync with every member.
