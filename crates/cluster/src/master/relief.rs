@@ -5,7 +5,7 @@
 //! Invariants: only a member in sync that has said that it has room gets a role. The regions of a full server have their turn,
 //! a few at a time. No thread, clock or socket.
 
-use super::rooms::{LEAST_BYTES, Rooms};
+use super::rooms::{LEAST_BYTES, Room, Rooms};
 use crate::View;
 use leeward_format::cluster::{GroupConfig, Member, Plan, RegionRequest};
 use leeward_format::{RegionId, ServerId};
@@ -52,8 +52,14 @@ fn follows(view: &View, rooms: &Rooms, config: &GroupConfig) -> bool {
 /// The member in sync that should serve the region in place of its full primary: one with much room rather than with little, and
 /// of these the one with the fewest primary roles.
 fn with_room(view: &View, rooms: &Rooms, config: &GroupConfig, roles: &BTreeMap<ServerId, u32>) -> Option<ServerId> {
+    let takes_no_writes = config.primary.is_some_and(|primary| rooms.of(primary) == Some(Room::Full));
     let can_serve = |member: &&Member| {
-        let has_room = rooms.of(**member).is_some() && !rooms.is_full(**member);
+        let has_room = match rooms.of(**member) {
+            Some(Room::Bytes(_)) => true,
+            // It may fill up again. But the region takes no writes where it is.
+            Some(Room::WasFull) => takes_no_writes,
+            Some(Room::Full) | None => false,
+        };
         has_room && view.is_sound(**member, config.region) && view.departs(config, **member).is_none()
     };
     let rank = |member: &&Member| {

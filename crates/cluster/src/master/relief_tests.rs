@@ -60,6 +60,9 @@ fn a_full_primary_hands_over_to_a_member_in_sync_that_has_room() {
     assert_eq!(relieved(&view, &rooms(&[FULL, NEARLY, RECOVERED])), Some(RegionRequest::Primary(ServerId(2))));
     assert_eq!(relieved(&view, &rooms(&[RECOVERED, EMPTY, FULL])), Some(RegionRequest::Primary(ServerId(2))));
     assert_eq!(relieved(&view, &rooms(&[FULL, FULL, FULL])), None, "no member has room");
+    // Seed 63246: it took no writes for a minute, while a member had room again.
+    assert_eq!(relieved(&view, &rooms(&[FULL, FULL, RECOVERED])), Some(RegionRequest::Primary(ServerId(3))));
+    assert_eq!(relieved(&view, &rooms(&[RECOVERED, FULL, RECOVERED])), None, "it takes writes where it is");
     assert_eq!(relieved(&view, &rooms(&[FULL])), None, "the others have not said whether they have");
     assert_eq!(relieved(&view, &rooms(&[NEARLY, EMPTY, EMPTY])), None, "it takes writes");
     assert_eq!(relieved(&view, &Rooms::default()), None);

@@ -113,6 +113,13 @@ impl SimDisk {
         (state.ops, state.syncs) = (0, 0);
     }
 
+    /// Takes the failures out of the plan: no operation fails, unless the process dies in it.
+    pub fn forget_failures(&self) {
+        let plan = &mut self.state.lock().plan;
+        plan.at.retain(|(_, fault)| *fault == Fault::Kill);
+        plan.at_sync.retain(|(_, fault)| *fault == Fault::Kill);
+    }
+
     /// Whether a sync has failed since the last call. What it should have made durable is lost with the cache.
     pub fn take_failed_sync(&self) -> bool {
         std::mem::take(&mut self.state.lock().has_failed_sync)

@@ -279,6 +279,12 @@ impl World {
         self.configs().iter().all(|config| config.epoch.0 == 0 || self.is_held_by(config, survives))
     }
 
+    /// Whether the processes of other nodes certainly have all committed writes.
+    pub(super) fn is_held_without(&self, node: NodeId) -> bool {
+        let survives = |member: &Member| node_of(member.server) != node && self.is_alive(*member);
+        self.configs().iter().all(|config| config.epoch.0 == 0 || self.is_held_by(config, survives))
+    }
+
     /// Whether the members of `config` that are among `some` certainly have all committed writes.
     pub(super) fn is_held_by(&self, config: &GroupConfig, some: impl Fn(&Member) -> bool) -> bool {
         let in_sync = config.in_sync().count();

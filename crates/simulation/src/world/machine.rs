@@ -4,7 +4,7 @@ use super::{Event, NodeId, World, node_of, server_id};
 use crate::CONTEXT;
 use crate::coordinator::SimCoordinator;
 use crate::expiring::SKEW;
-use crate::scenario::SyncTime;
+use crate::scenario::{Durability, SyncTime};
 use leeward_cluster::{ClusterOptions, CoordinatorOp};
 use leeward_engine::{Encryption, Error, Replica, Volume, VolumeOptions};
 use leeward_fabric::{Fabric, LinkEvent, PeerId};
@@ -223,6 +223,10 @@ impl World {
         self.machines[node].sync_has_failed = false;
         if self.machines[node].disk.take_failed_sync() {
             self.writes_were_lost();
+        }
+        if self.scenario.durability == Durability::Everything && !self.is_held_without(node) {
+            // The page cache of this machine has the only copy of some writes. A sync that fails as the volume is opened loses it.
+            self.machines[node].disk.forget_failures();
         }
         let machine = &mut self.machines[node];
         machine.disk_incarnation = machine.disk.incarnation();
