@@ -2,10 +2,10 @@
 //! does not execute it once more.
 //!
 //! Each of these writes is in the log, and a new primary finds those that it replays. An LSN tells which are forgotten: every
-//! write beyond [`Requests::forgotten`] is here. So a write whose caller counts from a later LSN ([`Once::since`]), and which
+//! write beyond `Requests::forgotten` is here. So a write whose caller counts from a later LSN ([`Once::since`]), and which
 //! is not found here, was certainly not executed.
 //!
-//! Invariant: between [`Requests::look_up`] and [`Requests::remember`] of an id, no other operation with it is executed. An id
+//! Invariant: between `Requests::look_up` and `Requests::remember` of an id, no other operation with it is executed. An id
 //! is of one key, and operations on a key run one after the other; operations on ranges do too.
 
 use leeward_engine::{MOST_REQUESTS, Requests as Found};

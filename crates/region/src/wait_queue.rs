@@ -1,5 +1,5 @@
 //! Operations that wait for one thing, in the order in which they came. Each queue has a bound on the number of
-//! operations, and on the time that one waits. The owner checks [`WaitQueue::is_full`] before it adds an operation. The
+//! operations, and on the time that one waits. The owner checks `WaitQueue::is_full` before it adds an operation. The
 //! first is the oldest.
 //!
 //! Belongs to the node's thread; pure.

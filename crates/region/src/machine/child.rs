@@ -13,6 +13,7 @@ use leeward_replication::primary::Primary;
 use std::sync::Arc;
 
 impl RegionMachine {
+    /// A job splits this region off its parent, which has a primary of that term.
     pub(super) fn create_child(
         &mut self,
         (parent, parent_term): (Arc<Region>, Epoch),

@@ -7,7 +7,7 @@
 //!      '----- Retiring (waits for its jobs, then becomes a copy again) <------- a newer term --------'
 //! ```
 //! `promotion` is the way from a copy to a region that is served, `follower` the side of a backup, `primary` that of a primary.
-//! `effects`: what a region asks of its node. `idle`: regions that a tick skips. `saving`: when backups save what was mirrored.
+//! `child` is a region that is split off, `end` one that is not needed any more, `reads` what a copy answers.
 //!
 //! Invariant: exactly one of the replica, a job that has it, and the serving region exists. A node that lost the primary role
 //! keeps nothing of what it had in memory. Its copy is as its volume has it, and is brought in sync like any other.

@@ -3,9 +3,7 @@
 //! Belongs to the node's thread.
 
 use super::{Holding, RegionMachine};
-use crate::effects::Session;
-use crate::effects::WantedSegment;
-use crate::effects::{Effect, Proposal, ProposedChange, Step};
+use crate::effects::{Effect, Proposal, ProposedChange, Session, Step, WantedSegment};
 use crate::input::Turn;
 use crate::serving::Serving;
 use leeward_fabric::Descriptor;

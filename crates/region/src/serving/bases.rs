@@ -1,8 +1,7 @@
 //! Bases that are pinned for peers that are brought in sync, and reads of their segments.
 
 use super::Serving;
-use crate::effects::Session;
-use crate::effects::{Effect, Step};
+use crate::effects::{Effect, Session, Step};
 use crate::job::{Outcome, UpkeepDone};
 use bytes::Bytes;
 use leeward_engine::{Error, PinnedBase};

@@ -40,8 +40,7 @@ mod upkeep;
 
 use crate::client_memory::ClientMemory;
 use crate::dedup::Requests;
-use crate::effects::Wall;
-use crate::effects::{Effect, NodeResources, Step};
+use crate::effects::{Effect, NodeResources, Step, Wall};
 use crate::job::{Job, JobClass, Opened, Outcome};
 use crate::request::{Answer, Request};
 use crate::serving::reshape::Reshape;

@@ -1,5 +1,5 @@
 //! The upkeep of a region that this node serves: tails are written back, flushed and released, new ones are prepared, and
-//! compactions run, each step a [`Job`](crate::node::Job). What a compaction builds is shipped to the backups before its next
+//! compactions run, each step a [`Job`](crate::job::Job). What a compaction builds is shipped to the backups before its next
 //! step.
 //!
 //! Invariants: one compaction of a region runs at a time, and it is installed at the backups after it is here. A tail is

@@ -12,14 +12,14 @@
 //! counts as "replay" too.
 //!
 //! Invariants:
-//! - From `Draining` on no operation begins. Operations queue ([`Serving::behind`]), and so do writes that wait for room. This
+//! - From `Draining` on no operation begins. Operations queue (`Queues::behind`), and so do writes that wait for room. This
 //!   node executes them later, or the node that has their keys by then.
 //! - After `Draining` nothing is left to be answered, and everything is sealed, flushed and confirmed. So nothing depends any
 //!   more on the lease grants that this primary was given, its volume holds nothing that others lack, and all members have the
 //!   same data. They have installed the same compactions before `Draining`, so that no segment must be shipped for a child.
 //! - While the outcome of the proposal is unknown the region is not written, however long that takes. Reads resume once it
 //!   takes longer than usual, if no other node can serve what is proposed. The leases of the transfer target, or of the region
-//!   that would have the keys, prove that ([`Node::is_sole_server`]).
+//!   that would have the keys, prove that ([`Serving::doubt`]).
 //! - A proposal alone ends no lease. A primary that hands its role over releases its leases when it knows that the transfer was
 //!   accepted ([`leeward_format::control::Control::Released`]).
 

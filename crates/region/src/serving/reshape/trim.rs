@@ -8,8 +8,7 @@
 //! - The primary deletes only what the configuration says is another region's. It checks that again when it appends the delete.
 //! - Nothing is remembered. Deleted pairs cannot be seen, so the next primary finds by a look what is left.
 
-use crate::job::Outcome;
-use crate::job::UpkeepDone;
+use crate::job::{Outcome, UpkeepDone};
 use crate::serving::Serving;
 use bytes::Bytes;
 use leeward_engine::region::Piece;
