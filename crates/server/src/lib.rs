@@ -20,9 +20,11 @@
 
 pub mod admin;
 mod channel;
+mod clients;
 pub mod commands;
 pub mod config;
 mod cpu_accounting;
+mod cursors;
 mod descriptors;
 mod dying;
 mod figures;
@@ -34,9 +36,11 @@ mod passwords;
 mod places;
 pub mod protocol_session;
 pub mod quota;
+mod redirects;
 pub mod resp;
 pub mod rings;
 pub mod runtime;
+pub mod session_context;
 pub mod settings;
 mod shares;
 pub mod users;

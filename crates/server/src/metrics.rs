@@ -5,7 +5,6 @@
 //! that a backup merges nothing and reads nothing from its device for its index. Every role is always present: an absent
 //! series cannot be told from a zero.
 
-use crate::commands::{self, Class};
 use leeward_format::status::{CacheStatus, CpuSpent, CpuStatus, MemoryStatus, NodeStatus, RegionStatus, Role};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
@@ -22,6 +21,31 @@ const LATENCY_SECONDS: [f64; 18] = [
     0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
     10.0,
 ];
+
+/// What a command does with the store, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Reads of single keys.
+    Read,
+    /// Writes.
+    Write,
+    /// Reads of ranges.
+    Scan,
+    /// No access to the store.
+    Other,
+}
+
+impl Class {
+    /// Label in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Class::Read => "read",
+            Class::Write => "write",
+            Class::Scan => "scan",
+            Class::Other => "other",
+        }
+    }
+}
 
 const CLASSES: [Class; 4] = [Class::Read, Class::Write, Class::Scan, Class::Other];
 
@@ -62,6 +86,8 @@ pub struct Totals {
 
 /// Counters of one process.
 pub struct Metrics {
+    /// The commands' names and classes.
+    table: Vec<(&'static str, Class)>,
     /// By position in the table of commands; the last counts those that are not in it.
     commands: Vec<CommandCounters>,
     latency_by_class: Family<ClassLabel, Histogram, fn() -> Histogram>,
@@ -105,15 +131,17 @@ impl Connections {
     }
 }
 
-impl Default for Metrics {
-    fn default() -> Metrics {
+impl Metrics {
+    /// Counters for commands of these names and classes, in this order, and for all others together.
+    pub fn new(table: Vec<(&'static str, Class)>) -> Metrics {
         let latency_by_class = Family::new_with_constructor(new_histogram as fn() -> Histogram);
         let latency = CLASSES.map(|class| {
             let label = ClassLabel { class: class.label() };
             Histogram::clone(&latency_by_class.get_or_create(&label))
         });
         Metrics {
-            commands: (0..=commands::all().len()).map(|_| CommandCounters::default()).collect(),
+            commands: (0..=table.len()).map(|_| CommandCounters::default()).collect(),
+            table,
             latency_by_class,
             latency,
             native_requests: Counter::default(),
@@ -134,7 +162,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Counts a Redis command that was answered `nanos` after it came. `position`: its place in the table.
     pub fn command(&self, position: Option<usize>, nanos: u64, failed: bool) {
-        let class = position.map_or(Class::Other, |position| commands::all()[position].class);
+        let class = position.map_or(Class::Other, |position| self.table[position].1);
         let counters = &self.commands[position.unwrap_or(self.commands.len() - 1)];
         counters.calls.inc();
         counters.nanos.inc_by(nanos);
@@ -212,9 +240,9 @@ impl Metrics {
 
     /// Name, calls, nanoseconds and failures of every command that was called.
     pub(crate) fn each_command(&self, mut each: impl FnMut(&str, u64, u64, u64)) {
-        for (spec, counters) in commands::all().iter().zip(&self.commands) {
+        for ((name, _), counters) in self.table.iter().zip(&self.commands) {
             if counters.calls.get() > 0 {
-                each(spec.name, counters.calls.get(), counters.nanos.get(), counters.failed.get());
+                each(name, counters.calls.get(), counters.nanos.get(), counters.failed.get());
             }
         }
     }
@@ -233,7 +261,7 @@ impl Metrics {
     fn register_clients(&self, registry: &mut Registry) {
         let calls = Family::<Command, Counter>::default();
         let failed = Family::<Command, Counter>::default();
-        let names = commands::all().iter().map(|spec| spec.name).chain(["unknown"]);
+        let names = self.table.iter().map(|(name, _)| *name).chain(["unknown"]);
         for (command, counters) in names.zip(&self.commands).filter(|(_, counters)| counters.calls.get() > 0) {
             calls.get_or_create(&Command { command }).inc_by(counters.calls.get());
             failed.get_or_create(&Command { command }).inc_by(counters.failed.get());

@@ -28,7 +28,7 @@ fn figures_add_up_by_role_and_zeros_are_told() {
     (status.memory.budget, status.memory.l0s) = (1000, 50);
     (status.cache.record_bytes, status.cache.index_bytes) = (30, 7);
     status.regions[0].peers.push(PeerStatus { server: ServerId(3), lag_bytes: 12, ..PeerStatus::default() });
-    let text = Metrics::default().encode(&status);
+    let text = crate::commands::new_metrics().encode(&status);
     for line in [
         "leeward_compactions_total{role=\"primary\"} 4",
         "leeward_compactions_total{role=\"backup\"} 0",
@@ -59,8 +59,8 @@ fn figures_add_up_by_role_and_zeros_are_told() {
 
 #[test]
 fn commands_are_counted_by_name_and_timed_by_class() {
-    let metrics = Metrics::default();
-    let position = |name| commands::all().iter().position(|spec| spec.name == name);
+    let metrics = crate::commands::new_metrics();
+    let position = |name| crate::commands::all().iter().position(|spec| spec.name == name);
     metrics.command(position("get"), 30_000, false);
     metrics.command(position("set"), 3_000_000, true);
     metrics.command(None, 1, true);
@@ -81,7 +81,7 @@ fn commands_are_counted_by_name_and_timed_by_class() {
 
 #[test]
 fn no_metric_is_described_twice() {
-    let text = Metrics::default().encode(&NodeStatus::default());
+    let text = crate::commands::new_metrics().encode(&NodeStatus::default());
     let mut described: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
     let count = described.len();
     described.sort_unstable();

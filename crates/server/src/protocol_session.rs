@@ -1,7 +1,7 @@
 //! The interface between the event loop and a connection of either protocol: bytes and results in, operations and bytes
 //! out. Implementations are [`crate::commands::Session`] and [`crate::native::Session`]; neither knows of sockets.
 
-use crate::commands::Context;
+use crate::session_context::Context;
 use crate::users::Answer;
 use bytes::BytesMut;
 use leeward_format::op::{Op, OpResult};

@@ -1,9 +1,9 @@
 //! The surroundings of a session in tests: a node that has no figures to tell and executes nothing.
 
-use super::{Context, Cursors, Facts, Figures, Shared};
-use crate::metrics::Metrics;
+use crate::cursors::Cursors;
 use crate::node::PeerSettings;
 use crate::quota::Quota;
+use crate::session_context::{AskNode, Context, Facts, Shared};
 use crate::users::{Audit, Gate};
 use leeward_cluster::View;
 use leeward_format::op::{Op, OpResult};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 struct NoFigures;
 
-impl Figures for NoFigures {
+impl AskNode for NoFigures {
     fn status(&self) -> NodeStatus {
         NodeStatus::default()
     }
@@ -42,7 +42,7 @@ impl IdleNode {
     /// With an empty cluster, without users, and with memory for all clients.
     pub(crate) fn new(facts: Facts) -> IdleNode {
         let gate = Gate::new(true, Audit::default());
-        let accounts = (Arc::new(Metrics::default()), ClientMemory::unlimited(), gate);
+        let accounts = (Arc::new(crate::commands::new_metrics()), ClientMemory::unlimited(), gate);
         let shared = Shared::new(facts, Cursors::new(1), accounts);
         IdleNode {
             shared,
@@ -60,7 +60,7 @@ impl IdleNode {
             is_synced: self.view.is_synced(),
             peer_settings: &self.peer_settings,
             users: &self.users,
-            figures: &NoFigures,
+            node: &NoFigures,
             shared: &mut self.shared,
             quota: Quota::default(),
         }

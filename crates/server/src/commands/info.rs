@@ -1,9 +1,10 @@
 //! Commands about the server: `INFO`, `COMMAND`, `CONFIG GET`.
 
 use super::session::Session;
-use super::table::{self, Class, Spec};
+use super::table::{self, Spec};
 use super::work::Work;
 use super::{Context, glob, strings};
+use crate::metrics::Class;
 use crate::resp::Reply;
 use bytes::Bytes;
 use leeward_format::status::NodeStatus;

@@ -5,34 +5,10 @@
 use super::session::Session;
 use super::work::Work;
 use super::{Context, acl, cluster, connection, expiry, info, scan, strings};
+use crate::metrics::Class;
 use crate::resp::Reply;
 use bytes::Bytes;
 use leeward_format::user::Rights;
-
-/// What a command does with the store, for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// Reads of single keys.
-    Read,
-    /// Writes.
-    Write,
-    /// Reads of ranges.
-    Scan,
-    /// No access to the store.
-    Other,
-}
-
-impl Class {
-    /// Label in metrics.
-    pub fn label(self) -> &'static str {
-        match self {
-            Class::Read => "read",
-            Class::Write => "write",
-            Class::Scan => "scan",
-            Class::Other => "other",
-        }
-    }
-}
 
 /// What a command needs besides its arguments. It is declared here, so that no command goes without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -104,7 +104,7 @@ impl Work {
     /// The reply, if it comes to one read that the node can answer at once.
     pub(super) fn at_once(&self, table: &str, context: &Context) -> Option<Reply> {
         let Work::One(One { op: Some(op @ (Op::Get { .. } | Op::GetPair { .. })), finish }) = self else { return None };
-        context.figures.read_at_once(context.now, table, op).map(finish)
+        context.node.read_at_once(context.now, table, op).map(finish)
     }
 
     /// Checks each of its operations, before any is submitted. Those that a scan makes later are within the first.

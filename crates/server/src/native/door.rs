@@ -4,8 +4,8 @@
 //! are left out, and no key outside of them is shown as a region's first. What it may not see and what is not there look the
 //! same.
 
-use crate::commands::Context;
 use crate::places::FULL_NATIVE;
+use crate::session_context::Context;
 use crate::users::audit::Kind;
 use crate::users::identity::{is_of_operators, operators_request};
 use crate::users::{Answer, Identity, Question, Refusal, Work};

@@ -12,12 +12,13 @@
 //!
 //! Belongs to the event loop's thread.
 
-use crate::commands::{Client, Context, check_op};
+use crate::clients::Client;
 use crate::numbered::Numbered;
 use crate::places::FULL_NATIVE;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
 use crate::rings::{Ask, ReplyPath};
+use crate::session_context::{Context, check_op};
 use crate::users::{Answer, Refusal, STRANGERS_BYTES};
 use bytes::{Buf, Bytes, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, version_frame, write_frame};
@@ -436,7 +437,7 @@ impl Session {
             write_frame(FrameKind::Reply, &Reply::Routes(routes), &mut frames);
             self.told = context.routes.version();
         }
-        let known = named_in.into_iter().filter_map(|region| Some((region, context.figures.committed(region)?)));
+        let known = named_in.into_iter().filter_map(|region| Some((region, context.node.committed(region)?)));
         let regions: Vec<(RegionId, Lsn)> = known.collect();
         if !regions.is_empty() {
             write_frame(FrameKind::Reply, &Reply::Heard { regions }, &mut frames);

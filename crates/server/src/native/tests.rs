@@ -1,8 +1,8 @@
 //! Native connections: ids come back, answers find their place, limits hold, hostile bytes end the connection.
 
 use super::*;
-use crate::commands::Facts;
 use crate::commands::idle_node::IdleNode;
+use crate::session_context::Facts;
 use bytes::Bytes;
 use leeward_cluster::{Change, CoordinatorEvent};
 use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};

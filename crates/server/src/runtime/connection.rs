@@ -1,10 +1,10 @@
 //! A client's socket and its protocol session: moves bytes between the two without ever blocking.
 
-use crate::commands::Context;
 use crate::metrics::Dropped;
 use crate::node::Token;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::STEP_UNITS;
+use crate::session_context::Context;
 use bytes::{Buf, BytesMut};
 use leeward_format::op::OpResult;
 use leeward_platform::{BootClock, Clock, Nanos};

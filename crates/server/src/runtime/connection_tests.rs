@@ -1,8 +1,8 @@
 //! What a connection hands to its session, and when it ends the session's input.
 
 use super::*;
-use crate::commands::Facts;
 use crate::commands::idle_node::IdleNode;
+use crate::session_context::Facts;
 use crate::users::Answer;
 use leeward_region::client_memory::{ClientMemory, Holder};
 use parking_lot::Mutex;

@@ -1,10 +1,10 @@
 //! The node, and what its turn needs: the state that all sessions share, the pool for its jobs, its outbox.
 
 use super::pool::Pool;
-use crate::commands::{Context, Shared};
 use crate::metrics::Metrics;
 use crate::node::{Input, Node, Outbox, Token};
 use crate::quota::Quota;
+use crate::session_context::{Context, Shared};
 use leeward_format::op::OpResult;
 use leeward_platform::Nanos;
 
@@ -26,7 +26,7 @@ impl Driver {
     pub(super) fn context(&mut self, now: Nanos, quota: Quota) -> Context<'_> {
         let (routes, is_synced, users) = (self.node.routes(), self.node.is_synced(), self.node.users());
         let peer_settings = self.node.peer_settings();
-        Context { now, routes, is_synced, peer_settings, users, figures: &self.node, shared: &mut self.shared, quota }
+        Context { now, routes, is_synced, peer_settings, users, node: &self.node, shared: &mut self.shared, quota }
     }
 
     /// The counters of the process.

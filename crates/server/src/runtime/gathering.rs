@@ -3,9 +3,9 @@
 //!
 //! Belongs to the event loop's thread.
 
-use crate::commands::figures_last;
 use crate::figures::Figures;
 use crate::node::Node;
+use crate::session_context::figures_last;
 use leeward_format::RegionId;
 use leeward_format::status::RegionStatus;
 use leeward_platform::Nanos;

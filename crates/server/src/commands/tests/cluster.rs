@@ -1,9 +1,9 @@
 //! Clients in cluster mode: what they are told of slots, and where they are sent.
 
 use super::fake::Fake;
-use crate::commands::redirect::REDIRECT_AFTER;
 use crate::node::PeerSettings;
 use crate::protocol_session::ProtocolSession;
+use crate::redirects::REDIRECT_AFTER;
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, Reads, ServerInfo, TableOptions, encode_value};
 use leeward_format::op::OpResult;

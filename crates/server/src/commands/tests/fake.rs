@@ -1,10 +1,11 @@
 //! A node of a map: answers operations as the real one does, region by region.
 
-use crate::commands::{Context, Cursors, Facts, Figures, Session, Shared, check_op};
-use crate::metrics::Metrics;
+use crate::commands::Session;
+use crate::cursors::Cursors;
 use crate::node::PeerSettings;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{Quota, STEP_UNITS};
+use crate::session_context::{AskNode, Context, Facts, Shared, check_op};
 use crate::users::{Audit, Gate};
 use bytes::{Buf, Bytes};
 use leeward_cluster::{Change, CoordinatorEvent, Routes, View};
@@ -40,7 +41,7 @@ pub(super) struct FakeNode {
     pub(super) is_quick: bool,
 }
 
-impl Figures for FakeNode {
+impl AskNode for FakeNode {
     fn status(&self) -> NodeStatus {
         self.gathered.set(self.gathered.get() + 1);
         let memory = MemoryStatus { budget: 134_217_728, ..MemoryStatus::default() };
@@ -238,7 +239,7 @@ impl Fake {
             data_dir: "data".into(),
             ..Facts::default()
         };
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(crate::commands::new_metrics());
         let accounts = (metrics, memory, Gate::new(true, Audit::default()));
         let mut shared = Shared::new(facts, Cursors::new(1), accounts);
         let now = Nanos::from_secs(100);
@@ -250,7 +251,7 @@ impl Fake {
             is_synced: true,
             peer_settings: &peer_settings,
             users: &users,
-            figures: &node,
+            node: &node,
             shared: &mut shared,
             quota: Quota::default(),
         };
@@ -294,7 +295,7 @@ impl Fake {
             is_synced: self.is_synced,
             peer_settings: &self.peer_settings,
             users: &self.users,
-            figures: &self.node,
+            node: &self.node,
             shared: &mut self.shared,
             quota: Quota::of(self.units),
         };

@@ -1,7 +1,7 @@
 //! The account of all clients: what sessions hold is charged before they hold it, and bounded over all of them.
 
 use super::fake::Fake;
-use crate::commands::Client;
+use crate::clients::Client;
 use crate::protocol_session::ProtocolSession;
 use crate::resp::ARGUMENT_BYTES;
 use bytes::{Buf, Bytes};

@@ -2,7 +2,8 @@
 //! that have not said who they are. All are refused with the right error, nothing is submitted, and nothing is changed.
 
 use super::fake::Fake;
-use crate::commands::table::{Class, Needs, Spec, all};
+use crate::commands::table::{Needs, Spec, all};
+use crate::metrics::Class;
 use crate::protocol_session::ProtocolSession;
 use crate::users::{Answer, Work};
 use leeward_format::table::TableName;

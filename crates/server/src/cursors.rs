@@ -36,7 +36,7 @@ impl Cursors {
     }
 
     /// A cursor that continues in `table` from `key`.
-    pub(super) fn open(&mut self, table: &TableName, key: &[u8]) -> u64 {
+    pub(crate) fn open(&mut self, table: &TableName, key: &[u8]) -> u64 {
         let cursor = self.next;
         self.next += 1;
         self.bytes += key.len() + ENTRY_BYTES;
@@ -51,7 +51,7 @@ impl Cursors {
     }
 
     /// Where `cursor` continues, if it is a cursor of `table`.
-    pub(super) fn key(&self, table: &TableName, cursor: u64) -> Option<Bytes> {
+    pub(crate) fn key(&self, table: &TableName, cursor: u64) -> Option<Bytes> {
         self.keys.get(&cursor).filter(|(of, _)| of == table).map(|(_, key)| key.clone())
     }
 }

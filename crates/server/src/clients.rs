@@ -57,7 +57,7 @@ impl Clients {
     }
 
     /// The connection `id`.
-    pub(super) fn get(&self, id: u64) -> Option<&Client> {
+    pub(crate) fn get(&self, id: u64) -> Option<&Client> {
         self.by_id.get(&id)
     }
 
@@ -104,7 +104,7 @@ impl Clients {
     }
 
     /// Ids of all connections, oldest first.
-    pub(super) fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> + '_ {
         self.by_id.keys().copied()
     }
 }
