@@ -123,6 +123,14 @@ impl Dev {
         signal(self.pids[node as usize - 1], "KILL");
     }
 
+    /// `kill -9` of a node that `--restart` starts again.
+    pub(crate) fn kill_and_wait_for_the_next(&mut self, node: u32) {
+        self.kill(node);
+        let line = self.wait_for_line(&format!("node {node} started again"));
+        let pid = line.split("(pid ").nth(1).and_then(|rest| rest.strip_suffix(')'));
+        self.pids[node as usize - 1] = pid.and_then(|pid| pid.parse().ok()).expect("the pid is at the end");
+    }
+
     /// Stops the process of a node, which keeps its memory and its connections.
     pub(crate) fn pause(&self, node: u32) {
         signal(self.pids[node as usize - 1], "STOP");
