@@ -2,8 +2,8 @@
 //!
 //! Belongs to the node's thread.
 
+use crate::node::links;
 use crate::node::membership::Proposer;
-use crate::node::peers::link;
 use crate::node::{Context, Node};
 use leeward_format::cluster::TableOptions;
 use leeward_format::{ClusterId, Epoch, RegionId, ServerId};
@@ -24,10 +24,10 @@ impl Facts for Context {
         &self.grants
     }
     fn linked(&self) -> Vec<ServerId> {
-        self.links.iter().filter(|(_, link)| link.up).map(|(server, _)| *server).collect()
+        self.links.up().collect()
     }
     fn can_succeed(&self, server: ServerId) -> bool {
-        self.is_linked(server) && self.agent.view().server(server).is_some()
+        self.links.is_up(server) && self.agent.view().server(server).is_some()
     }
 }
 
@@ -63,15 +63,15 @@ impl Node {
         let context = &mut self.context;
         match effect {
             Effect::RouteAgain(request) => context.again.push(request),
-            Effect::Send { to, message } => context.send(to, &message),
-            Effect::SendUrgent { to, message } => context.send_urgent(to, &message),
+            Effect::Send { to, message } => context.links.send(to, &message),
+            Effect::SendUrgent { to, message } => context.links.send_urgent(to, &message),
             Effect::Mirror { to, buffer, offset, tail, range, op } => {
                 let _at = cpu::at(Activity::Mirroring.of_primary());
-                context.fabric.write(link::peer(to), &buffer, offset, &tail.bytes()[range], op);
+                context.links.fabric().write(links::peer(to), &buffer, offset, &tail.bytes()[range], op);
             }
             Effect::WriteSegment { to, slot, bytes, op } => {
                 let _apart = cpu::apart(Activity::Shipping.of_primary());
-                context.write_segment(to, slot, bytes, op);
+                context.links.write_segment(to, slot, bytes, op);
             }
             Effect::WantSegment(wanted) => context.syncing.catch_up.want(wanted),
             Effect::AskLease { server, term } => context.ask_lease(server, vec![(region, term)]),

@@ -21,6 +21,7 @@
 mod clock;
 mod effects;
 mod idle;
+pub mod links;
 mod membership;
 mod parts;
 pub mod peers;
@@ -33,15 +34,11 @@ use clock::NodeClock;
 use idle::IdleRegions;
 use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
 use leeward_engine::{Replica, Volume};
-use leeward_fabric::Fabric;
 use leeward_format::cluster::Member;
-use leeward_format::control::{Control, MAX_CONTROL_BYTES};
-use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::user::Users;
-use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
-use leeward_platform::planted::{Bug, planted};
 use leeward_region::client_memory::ClientMemory;
 pub use leeward_region::effects::{CheckpointPlace, Checkpoints};
 use leeward_region::effects::{Effects, NodeResources, WantedSegment};
@@ -56,6 +53,7 @@ use leeward_region::serving::Serving;
 use leeward_replication::Timing;
 use leeward_replication::lease::Grants;
 use leeward_replication::primary::Ops;
+use links::Links;
 use membership::Proposer;
 use membership::load::LoadReports;
 use membership::presence::Presence;
@@ -64,8 +62,6 @@ pub use parts::{Input, NodeParts, NodeTiming, Outbox};
 use peers::admission::Admission;
 use peers::catch_up::CatchUp;
 use peers::leases::LeaseGrants;
-pub use peers::link;
-use peers::link::Link;
 pub(crate) use peers::settings::PeerSettings;
 use requests::forward::{Forwarding, Way};
 use requests::fresh::FreshReads;
@@ -90,22 +86,16 @@ pub struct InSync {
 struct Syncing {
     admission: Admission,
     catch_up: CatchUp,
-    /// While more bytes are queued on a link, segments wait.
-    bulk_bytes: usize,
 }
-
-/// Bytes of most messages to other nodes.
-const MESSAGE_BYTES: usize = 512;
 
 /// The state of a node besides that of its regions.
 struct Context {
     me: Member,
     volume: Arc<Volume>,
     clients: ClientMemory,
-    fabric: Arc<dyn Fabric>,
     resources: Arc<NodeResources>,
     agent: Agent,
-    links: BTreeMap<ServerId, Link>,
+    links: Links,
     grants: Grants,
     syncing: Syncing,
     timing: Timing,
@@ -118,40 +108,6 @@ struct Context {
     proposals: BTreeMap<ProposalId, Proposer>,
     /// Operations to route again once the region map has changed, or at the next tick.
     again: Vec<Request>,
-}
-
-const _: () = assert!(MAX_CONTROL_BYTES <= leeward_fabric::MAX_MESSAGE_BYTES);
-
-impl Context {
-    fn send(&mut self, to: ServerId, message: &Control) {
-        if let Some(frame) = Context::framed(to, message) {
-            self.fabric.send(link::peer(to), &frame);
-        }
-    }
-    /// Sends a message about leases, which does not wait for what was sent before.
-    fn send_urgent(&mut self, to: ServerId, message: &Control) {
-        if planted(Bug::LeaseBehindBulk) {
-            return self.send(to, message);
-        }
-        if let Some(frame) = Context::framed(to, message) {
-            self.fabric.send_urgent(link::peer(to), &frame);
-        }
-    }
-    fn framed(to: ServerId, message: &Control) -> Option<Vec<u8>> {
-        // Room for most messages: growing in steps costs more than all else here.
-        let mut frame = Vec::with_capacity(MESSAGE_BYTES);
-        write_frame(FrameKind::Control, message, &mut frame);
-        if frame.len() > MAX_CONTROL_BYTES {
-            // Only a base may be so long. Its receiver stays a learner, and the region has a replica less.
-            let bytes = frame.len();
-            tracing::error!(%to, bytes, "a region has too many segments to bring a replica in sync: use larger segments");
-            return None;
-        }
-        Some(frame)
-    }
-    fn is_linked(&self, server: ServerId) -> bool {
-        self.links.get(&server).is_some_and(|link| link.up)
-    }
 }
 
 /// A region server, without threads, clocks and sockets.
@@ -201,15 +157,13 @@ impl Node {
             me,
             volume: parts.volume,
             clients: parts.clients,
-            fabric: parts.fabric,
             agent: Agent::new(info, parts.cluster).holding(membership::held(&parts.copies)),
-            links: BTreeMap::new(),
+            links: Links::new(parts.fabric, timing.bulk_bytes),
             grants: Grants::after_start(now, parts.copies.iter().map(Replica::region)),
             resources: Arc::clone(&resources),
             syncing: Syncing {
                 admission: Admission::new(timing.catch_up_bytes),
                 catch_up: CatchUp::new(timing.catch_up_bytes),
-                bulk_bytes: timing.bulk_bytes,
             },
             timing: timing.replication,
             clock,
@@ -307,8 +261,8 @@ impl Node {
         }
         self.merge(now);
         self.forward_waiting(now);
-        self.context.send_waiting();
-        self.context.send_segments();
+        self.context.links.send_waiting();
+        self.context.links.send_segments();
         self.answer_questions(now);
         self.advance_fresh(now);
         self.answer_reads(now);
@@ -318,9 +272,9 @@ impl Node {
         for (id, op) in self.context.agent.take_ops() {
             self.coordinator.submit(id, op);
         }
-        self.context.send_batches();
+        self.context.links.send_batches();
         let _at = cpu::at(Activity::Mirroring.of_primary());
-        self.context.fabric.flush();
+        self.context.links.fabric().flush();
         out.jobs.append(&mut self.context.jobs);
     }
 
@@ -355,7 +309,7 @@ impl Node {
         if !self.context.syncing.catch_up.is_wanted() {
             return;
         }
-        let full = self.context.full_links();
+        let full = self.context.links.full();
         while let Some(WantedSegment { region, server, session, id, .. }) =
             self.context.syncing.catch_up.next(now, &full)
         {
@@ -382,7 +336,7 @@ impl Node {
         }
         self.effects.answers.extend(self.forwarding.expire(now));
         self.refuse_waiting(now);
-        self.context.expire_unsent();
+        self.context.links.expire_unsent(now);
         self.route_again(now);
     }
 

@@ -25,7 +25,8 @@ impl Node {
     /// The figures, without those of regions.
     pub(crate) fn own_status(&self) -> NodeStatus {
         let context = &self.context;
-        let (device, network, cache) = (context.volume.counters(), context.fabric.counters(), context.volume.cache());
+        let (device, network, cache) =
+            (context.volume.counters(), context.links.fabric().counters(), context.volume.cache());
         let outage = self.coordinator.outage();
         let not_joined = context.agent.not_joined();
         NodeStatus {

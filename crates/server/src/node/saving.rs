@@ -101,8 +101,8 @@ impl TailSaver {
 impl Node {
     /// Makes written bytes durable, and copies save what is in their mirror buffers, if it is time to.
     pub(crate) fn save_tails(&mut self, now: Nanos) {
-        let Context { fabric, volume, .. } = &self.context;
-        let Due { steps, all, ends } = self.tail_saver.due(now, &**fabric, volume);
+        let Context { links, volume, .. } = &self.context;
+        let Due { steps, all, ends } = self.tail_saver.due(now, links.fabric(), volume);
         if ends {
             self.sync_written();
         }

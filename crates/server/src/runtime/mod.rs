@@ -36,7 +36,7 @@ use crate::cpu_accounting::{CpuAccounting, SAMPLED_THREAD};
 use crate::cursors::Cursors;
 use crate::dying::{die, die_of_panic};
 use crate::metrics::Metrics;
-use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
+use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, links};
 use crate::passwords::{PasswordThread, Passwords};
 use crate::places::RESERVED_FILES;
 use crate::rings::{Mailbox, RingFabric, RingLimits, Rings};
@@ -384,7 +384,7 @@ fn bind_fabric(
     doorbell: &Doorbell,
 ) -> Result<Arc<dyn Fabric>, StartError> {
     let doorbell = doorbell.clone();
-    let sink: Sink = Arc::new(move |peer, event| doorbell.send(Event::Link(link::server(peer), event)));
+    let sink: Sink = Arc::new(move |peer, event| doorbell.send(Event::Link(links::server(peer), event)));
     let address = config.fabric_listen();
     let options = LinkOptions { tls, ..LinkOptions::default() };
     attach(config.network.fabric, server, &address, options, sink).map_err(|source| StartError::Listen {

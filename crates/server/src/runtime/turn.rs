@@ -10,7 +10,7 @@ use super::connections::report_dropped;
 use super::event_loop::EventLoop;
 use crate::channel::Event;
 use crate::node::Input;
-use crate::node::peers::link::frames_in;
+use crate::node::links::frames_in;
 use crate::protocol_session::Submission;
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota, STEP_UNITS};
 use crate::shares::Shares;

@@ -16,7 +16,7 @@ use leeward_fabric::{SimNetwork, SimOptions};
 use leeward_format::cluster::{Member, ServerInfo, decode_value};
 use leeward_format::{UnixMs, VolumeId};
 use leeward_platform::{Nanos, SimDisk};
-use leeward_server::node::{Input, Job, JobDone, Node, Outbox, link};
+use leeward_server::node::{Input, Job, JobDone, Node, Outbox, links};
 use std::sync::Arc;
 
 const TICK: Nanos = Nanos::from_millis(20);
@@ -136,7 +136,7 @@ impl World {
         }
         let Ok(opened) = open_volume(disk, VolumeId(self.now.0), MEMORY) else { return };
         let network = SimNetwork::new(self.now.0, SimOptions::default());
-        let fabric = network.node(link::peer(server_id(of)), Arc::new(|_, _| ()));
+        let fabric = network.node(links::peer(server_id(of)), Arc::new(|_, _| ()));
         let timing = self.scenario.timing(of, 0);
         let parts = self.parts(of, place, opened, fabric, timing, lock);
         tracing::info!(node = of, member = ?parts.info.member, "a process starts on a copy");

@@ -9,7 +9,7 @@ use leeward_format::cluster::{Acknowledge, GroupConfig, Member};
 use leeward_format::status::NodeStatus;
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
-use leeward_server::node::{Node, link};
+use leeward_server::node::{Node, links};
 
 /// A kind of thing that breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -401,7 +401,7 @@ impl World {
             return false;
         }
         self.log(kind, node, mend_at);
-        let peer = |node: NodeId| link::peer(server_id(node));
+        let peer = |node: NodeId| links::peer(server_id(node));
         let others: Vec<NodeId> = self.nodes().filter(|other| *other != node).collect();
         match kind {
             FaultKind::Isolate => {
@@ -457,7 +457,7 @@ impl World {
         for from in self.nodes() {
             for to in self.nodes().filter(|to| *to != from) {
                 let extra = far.filter(|(far, _)| *far == to).map_or(Nanos::ZERO, |(_, extra)| extra);
-                self.network.slow(link::peer(server_id(from)), link::peer(server_id(to)), extra);
+                self.network.slow(links::peer(server_id(from)), links::peer(server_id(to)), extra);
             }
         }
     }

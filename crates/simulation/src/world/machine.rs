@@ -17,7 +17,7 @@ use leeward_format::{Epoch, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
 use leeward_platform::{Disk, Entropy, Nanos, Rng, Secrets, SimDisk};
 use leeward_region::client_memory::ClientMemory;
-use leeward_server::node::{Input, Job, Node, NodeParts, NodeTiming, Outbox, Token, link};
+use leeward_server::node::{Input, Job, Node, NodeParts, NodeTiming, Outbox, Token, links};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -244,14 +244,14 @@ impl World {
         };
         let arrivals = self.arrivals.clone();
         let sink =
-            Arc::new(move |peer: PeerId, event| arrivals.lock().push((node, incarnation, link::server(peer), event)));
+            Arc::new(move |peer: PeerId, event| arrivals.lock().push((node, incarnation, links::server(peer), event)));
         let member = Member { server: server_id(node), volume: volume.id(), incarnation: volume.incarnation() };
         self.machines[node].volume = volume.id();
         if let Some(processes) = &mut self.machines[node].on_copy {
             processes.push(member);
         }
         tracing::info!(?member, "the process starts");
-        let fabric = self.network.node(link::peer(server_id(node)), sink);
+        let fabric = self.network.node(links::peer(server_id(node)), sink);
         let timing = NodeTiming { catch_up_bytes, ..self.scenario.timing(node, incarnation) };
         let lock = self.machines[node].lock(node);
         let parts = self.parts(node, node, (volume, copies), fabric, timing, lock);
@@ -308,7 +308,7 @@ impl World {
         machine.resume(self.now);
         machine.wall_ahead = Nanos(self.rng.below(SKEW.0));
         // The memory of a killed process may outlive it. That of a machine without power does not.
-        let peer = link::peer(server_id(node));
+        let peer = links::peer(server_id(node));
         let is_read = self.scenario.direct_readers > 0 || self.scenario.network.maps_memory;
         match is_read && !power {
             true => self.network.kill_slowly(peer, self.direct.until_unmapped()),
@@ -384,7 +384,7 @@ impl World {
         let submitted = std::mem::take(&mut *self.submitted.lock());
         let machine = &mut self.machines[node];
         // What the turn asks for comes after its stores. A process that died in the turn asks for nothing.
-        match self.network.has_stores(link::peer(server_id(node))) && !machine.died() {
+        match self.network.has_stores(links::peer(server_id(node))) && !machine.died() {
             true => {
                 machine.unsent = Some((outbox, submitted));
                 self.wake_readers(node);
@@ -396,7 +396,7 @@ impl World {
     /// Ends the turns whose stores have landed.
     pub(super) fn finish_turns(&mut self) {
         for node in self.nodes() {
-            let has_stores = || self.network.has_stores(link::peer(server_id(node)));
+            let has_stores = || self.network.has_stores(links::peer(server_id(node)));
             let machine = &mut self.machines[node];
             if machine.paused || machine.unsent.is_none() || has_stores() {
                 continue;

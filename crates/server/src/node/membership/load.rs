@@ -57,8 +57,8 @@ impl Node {
         let load = self.load(now);
         if master == self.context.me.server {
             self.context.agent.record_load(now, master, &load);
-        } else if self.context.is_linked(master) {
-            self.context.send(master, &Control::Load(load));
+        } else if self.context.links.is_up(master) {
+            self.context.links.send(master, &Control::Load(load));
         }
     }
 

@@ -15,7 +15,7 @@ pub(crate) mod load;
 pub(crate) mod presence;
 pub(crate) mod replica_gc;
 
-use crate::node::{Context, Node, peers::link};
+use crate::node::{Context, Node};
 use leeward_cluster::{HeldCopy, NotJoined, Outcome, ProposalId};
 use leeward_engine::Replica;
 use leeward_fabric::LinkEvent;
@@ -147,7 +147,7 @@ impl Node {
         let machine = self.machines.entry(region).or_insert_with(new);
         let is_newer = |config: &Arc<GroupConfig>| machine.config().is_none_or(|known| known.epoch < config.epoch);
         let Some(config) = config.filter(is_newer) else { return };
-        let maps_memory = self.context.fabric.maps_memory();
+        let maps_memory = self.context.links.fabric().maps_memory();
         let is_read = |TableOptions { reads, .. }: &TableOptions| {
             reads.index == IndexKind::Hybrid || maps_memory && reads.is_at_backups()
         };
@@ -165,13 +165,9 @@ impl Node {
     }
 
     fn follow_servers(&mut self) {
-        let Context { agent, links, fabric, me, .. } = &mut self.context;
+        let Context { agent, links, me, .. } = &mut self.context;
         for info in agent.view().servers().filter(|info| info.member.server != me.server) {
-            let link = links.entry(info.member.server).or_default();
-            if link.address != info.fabric_address {
-                link.address.clone_from(&info.fabric_address);
-                fabric.connect(link::peer(info.member.server), &info.fabric_address);
-            }
+            links.connect(info.member.server, &info.fabric_address);
         }
     }
 
@@ -188,11 +184,8 @@ impl Node {
         if self.presence.duplicate_id.is_none() {
             return;
         }
-        for (server, link) in std::mem::take(&mut self.context.links) {
-            self.context.fabric.disconnect(link::peer(server));
-            if link.up {
-                self.link_event(now, server, LinkEvent::Down);
-            }
+        for server in self.context.links.disconnect_all() {
+            self.link_event(now, server, LinkEvent::Down);
         }
     }
 

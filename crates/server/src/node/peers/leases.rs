@@ -114,12 +114,12 @@ impl Context {
         regions: Vec<(RegionId, Epoch)>,
         mut safe_lsns: Vec<SafeLsnOf>,
     ) {
-        let heard = self.heard_of(server).filter(|_| !safe_lsns.is_empty());
+        let heard = self.links.clock_of(self.clock.now, server).filter(|_| !safe_lsns.is_empty());
         if heard.is_none() {
             safe_lsns.clear();
         }
         let (sent, lasts) = (self.clock.now.0, self.timing.lease.0);
-        self.send_urgent(server, &Control::LeaseRequest { sent, lasts, regions, heard, safe_lsns });
+        self.links.send_urgent(server, &Control::LeaseRequest { sent, lasts, regions, heard, safe_lsns });
     }
 }
 
@@ -161,7 +161,7 @@ impl Node {
         regions: &[(RegionId, Epoch)],
     ) {
         if let Some(reason) = refusal(lasts) {
-            return self.context.send_urgent(from, &Control::LeaseRefused { reason });
+            return self.context.links.send_urgent(from, &Control::LeaseRefused { reason });
         }
         let kept = if planted(Bug::GrantOwnDuration) { self.context.timing.lease } else { lasts };
         let mut granted = Vec::new();
@@ -177,7 +177,7 @@ impl Node {
         }
         if !granted.is_empty() {
             let (sent, lasts, regions) = (sent.0, lasts.0, granted);
-            self.context.send_urgent(from, &Control::LeaseGrant { sent, lasts, regions, now: now.0 });
+            self.context.links.send_urgent(from, &Control::LeaseGrant { sent, lasts, regions, now: now.0 });
         }
     }
 

@@ -1,12 +1,12 @@
 //! Events from other nodes: links that come and go, posted operations that complete, and messages.
 
-use crate::node::peers::link;
+use crate::node::Node;
+use crate::node::links;
 use crate::node::requests::forward::Way;
 use crate::node::requests::fresh::{Answer, Question};
-use crate::node::{MAX_CONTROL_BYTES, Node};
 use leeward_fabric::LinkEvent;
 use leeward_format::ServerId;
-use leeward_format::control::Control;
+use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, read_frame};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
@@ -22,11 +22,11 @@ impl Node {
             LinkEvent::Up | LinkEvent::Down => {
                 let up = event == LinkEvent::Up;
                 self.idle.touch_all();
-                self.context.links.entry(from).or_default().changed(up);
+                self.context.links.changed(from, up);
                 self.fresh.link_changed(from);
                 if up {
                     self.context.tell_settings(from);
-                    self.context.send_unsent(from);
+                    self.context.links.send_unsent(from);
                 }
                 self.give_each(|| RegionInput::Link { server: from, is_up: up });
                 if !up {
@@ -37,7 +37,7 @@ impl Node {
             }
             // The memory is mapped.
             LinkEvent::ReadDone { .. } => {}
-            LinkEvent::Refused { op: link::MAP_OP } => self.fresh.map_refused(now, from),
+            LinkEvent::Refused { op: links::MAP_OP } => self.fresh.map_refused(now, from),
             LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
                 self.idle.touch(Ops::region_of(op));
                 let is_refused = matches!(event, LinkEvent::Refused { .. });
@@ -68,11 +68,11 @@ impl Node {
                 self.hear_safe_lsns(now, from, heard, &safe_lsns);
             }
             Control::LeaseGrant { sent, lasts, regions, now: theirs } => {
-                self.context.links.entry(from).or_default().clock.hear(theirs, now);
+                self.context.links.hear_clock(now, from, theirs);
                 self.lease_granted(from, (Nanos(sent), Nanos(lasts)), regions);
             }
             Control::Settings { incarnation, settings } => self.context.peer_settings.hear(from, incarnation, settings),
-            Control::LeaseRefused { reason } => self.context.lease_refused(from, reason),
+            Control::LeaseRefused { reason } => self.context.links.lease_refused(from, reason),
             Control::SafeLsnQuestion { id, region, wants_line } => {
                 self.safe_lsn_asked(Question { from, id, region, wants_line });
             }

@@ -2,7 +2,6 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `link` | links to them, and answers that wait for a link |
 //! | `messages` | what comes over the links |
 //! | `leases` | lease grants, requested and given |
 //! | `settings` | settings that are to be the same on all nodes |
@@ -13,6 +12,5 @@
 pub(crate) mod admission;
 pub(crate) mod catch_up;
 pub(crate) mod leases;
-pub mod link;
 mod messages;
 pub(crate) mod settings;

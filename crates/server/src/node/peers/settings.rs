@@ -70,7 +70,7 @@ impl Context {
     pub(super) fn tell_settings(&mut self, to: ServerId) {
         let settings = self.peer_settings.own.clone();
         if !settings.is_empty() {
-            self.send(to, &Control::Settings { incarnation: self.me.incarnation, settings });
+            self.links.send(to, &Control::Settings { incarnation: self.me.incarnation, settings });
         }
     }
 }

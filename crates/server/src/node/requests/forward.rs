@@ -19,6 +19,7 @@
 //! not take it for the answer to an operation of its own.
 
 use crate::node::Node;
+use crate::node::links::TIMEOUT;
 use crate::node::requests::in_flight::InFlight;
 use leeward_format::cluster::Member;
 use leeward_format::control::Control;
@@ -32,9 +33,6 @@ use leeward_region::request::{Answer, Naming, ReplyTo, Request};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-
-/// How long the node tries an operation before it answers that it failed.
-pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// How long a backup may take to answer a read. Then the primary is asked.
 const AT_BACKUP: Nanos = Nanos::from_millis(500);
@@ -280,7 +278,7 @@ impl Node {
         }
         let region = self.forwarding.asked_once.remove(&(server, id));
         let committed = region.and_then(|region| committed(self, region));
-        self.context.answer(server, Control::Forwarded { id, result, committed });
+        self.context.links.answer(now, server, Control::Forwarded { id, result, committed });
     }
 
     /// The answer to a forwarded operation has come.

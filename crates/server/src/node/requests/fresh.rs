@@ -196,7 +196,7 @@ impl Node {
                 (safe_lsn, may_grant.then(|| serving.grant_safe_lsn_line(now)).flatten())
             });
             let wall = self.context.clock.wall.now();
-            self.context.send(from, &Control::SafeLsnAnswer { id, now: wall, safe_lsn, line });
+            self.context.links.send(from, &Control::SafeLsnAnswer { id, now: wall, safe_lsn, line });
         }
     }
 }
@@ -228,12 +228,12 @@ impl Node {
         }
         let is_followed = self.machines.get(&region).is_some_and(|machine| machine.followed(config).is_some());
         if is_followed && !self.context.clients.is_full() {
-            if let Some((request, way)) = self.fresh.wait(&*self.context.fabric, region, (request, way)) {
+            if let Some((request, way)) = self.fresh.wait(self.context.links.fabric(), region, (request, way)) {
                 self.route(now, request, way);
             }
             return;
         }
-        let may_ask = |server: &ServerId| self.context.is_linked(*server) && self.fresh.may_ask(now, region, *server);
+        let may_ask = |server: &ServerId| self.context.links.is_up(*server) && self.fresh.may_ask(now, region, *server);
         let backups: Vec<ServerId> = config.backups.iter().map(|backup| backup.server).filter(may_ask).collect();
         if backups.is_empty() || is_followed || !self.is_for_backups(&request, way) {
             return self.route(now, request, way);
@@ -245,7 +245,7 @@ impl Node {
         }
         let (table, op) = (request.table.clone(), Read::stale(request.op.clone(), 0));
         let id = self.forwarding.send_to_backup(request, region, server);
-        self.context.send(server, &Control::Forward { id, table, op, once: None, epoch: config.epoch });
+        self.context.links.send(server, &Control::Forward { id, table, op, once: None, epoch: config.epoch });
     }
 
     /// The primary has answered the question `id`.
@@ -295,8 +295,8 @@ impl Node {
         let id = self.forwarding.next_id();
         if state.is_none() {
             let primary = subject.session.primary;
-            let wants_line = self.context.fabric.maps_memory() && self.fresh.lines.are_wanted(now, primary);
-            self.context.send(primary, &Control::SafeLsnQuestion { id, region, wants_line });
+            let wants_line = self.context.links.fabric().maps_memory() && self.fresh.lines.are_wanted(now, primary);
+            self.context.links.send(primary, &Control::SafeLsnQuestion { id, region, wants_line });
             self.fresh.asked += 1;
         }
         self.fresh.batches.insert(id, Batch { region, reads, subject, asked: now, state });

@@ -131,14 +131,14 @@ impl Node {
         let error = match primary {
             Some(primary) if primary.server == self.context.me.server => self.not_serving(region),
             Some(_) if way != Way::Any => OpError::NotPrimary { region, epoch },
-            Some(primary) if self.context.is_linked(primary.server) => {
+            Some(primary) if self.context.links.is_up(primary.server) => {
                 if self.forwarding.in_flight.must_wait(primary.server) {
                     return self.forwarding.in_flight.wait(primary.server, request);
                 }
                 let (table, op) = (request.table.clone(), request.op.clone());
                 let (id, once) = self.forwarding.send(request, region, primary.server);
                 let message = Control::Forward { id, table, op, once, epoch };
-                return self.context.send_in_batch(primary.server, &message);
+                return self.context.links.send_in_batch(primary.server, &message);
             }
             _ => self.not_serving(region),
         };

@@ -14,7 +14,7 @@
 //!
 //! Belongs to the node's thread.
 
-use crate::node::peers::link;
+use crate::node::links;
 use leeward_fabric::{Fabric, ReadNow, ReadableDescriptor};
 use leeward_format::hash_index::ClockSample;
 use leeward_format::safe_lsn::{SAFE_LSN_LINE_BYTES, SafeLsnLine, SafeLsnLineGrant};
@@ -115,14 +115,14 @@ impl Lines {
         let granted = self.granted.get(&region)?;
         let &Granted { subject, ref memory, offset, nonce, sample } = granted;
         let (server, mut bytes) = (subject.session.primary, [0; SAFE_LSN_LINE_BYTES]);
-        let peer = link::peer(server);
+        let peer = links::peer(server);
         for _ in 0..TRIES {
             match fabric.read_now(peer, memory, offset, &mut bytes) {
                 ReadNow::Copied => {}
                 ReadNow::Refused => return None,
                 ReadNow::NotMapped => {
                     if self.posted.get(&server) != Some(memory) {
-                        fabric.read(peer, memory, offset, bytes.len() as u32, link::MAP_OP);
+                        fabric.read(peer, memory, offset, bytes.len() as u32, links::MAP_OP);
                         self.posted.insert(server, memory.clone());
                     }
                     return None;

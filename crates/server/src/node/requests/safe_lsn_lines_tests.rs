@@ -27,7 +27,7 @@ impl Group {
         let node = |id| network.node(PeerId(id), Arc::new(|_, _| ()));
         let (primary, fabric) = (node(PRIMARY.0), node(2));
         let memory = primary.allocate_readable(2 * SAFE_LSN_LINE_BYTES).expect("memory");
-        fabric.connect(link::peer(PRIMARY), "");
+        fabric.connect(links::peer(PRIMARY), "");
         network.advance(Nanos::from_millis(10));
         Group { network, memory, fabric, _primary: primary, lines: Lines::default() }
     }

@@ -32,8 +32,8 @@
 //! - A read sees the state at exactly c: a later state may lack what a split gave to another region.
 //! - The age of an answer is taken after its operation has come, from the clock that is read at the end of the turn.
 
+use crate::node::Node;
 use crate::node::requests::forward::Way;
-use crate::node::{Context, Node};
 use leeward_engine::{Error, Region};
 use leeward_format::cluster::GroupConfig;
 use leeward_format::control::SafeLsnOf;
@@ -49,22 +49,6 @@ use leeward_region::request::Request;
 use leeward_region::serving::copy_reads;
 use leeward_region::serving::execute::key_bounds;
 use leeward_replication::clock::ClockReading;
-
-/// The clock readings in the last two lease grants of a server, and when this node heard each, by its own clock.
-#[derive(Debug, Default)]
-pub(crate) struct ClockHeard([Option<(u64, Nanos)>; 2]);
-
-impl ClockHeard {
-    pub(crate) fn hear(&mut self, theirs: u64, now: Nanos) {
-        self.0 = [Some((theirs, now)), self.0[0]];
-    }
-
-    /// The newest reading that was heard before `now`. One that is heard in the turn of a tick may be newer than the tick's
-    /// clock.
-    fn before(&self, now: Nanos) -> Option<u64> {
-        self.0.iter().flatten().find(|(_, at)| *at < now).map(|(theirs, _)| *theirs)
-    }
-}
 
 /// The reads of backups' copies at a node.
 #[derive(Default)]
@@ -91,17 +75,6 @@ impl BackupReads {
         self.fresh
     }
 }
-
-// ---- the primary ---------------------------------------------------------------------------------------------------
-
-impl Context {
-    /// What `server` said of its clock: a safe LSN that is published to it counts from then.
-    pub(crate) fn heard_of(&self, server: ServerId) -> Option<u64> {
-        self.links.get(&server).and_then(|link| link.clock.before(self.clock.now))
-    }
-}
-
-// ---- the backup ----------------------------------------------------------------------------------------------------
 
 impl Node {
     /// A primary publishes safe LSNs of regions.
@@ -197,7 +170,3 @@ impl Node {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "stale_tests.rs"]
-mod tests;

@@ -15,7 +15,7 @@ use leeward_fabric::{LinkEvent, PeerId, SimNetwork};
 use leeward_format::op::{Op, OpResult};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_platform::{Nanos, Rng};
-use leeward_server::node::{Input, Token, link};
+use leeward_server::node::{Input, Token, links};
 use reader::{DirectReader, Next};
 
 /// Tokens from here on are of direct readers: the reader is in these bits, and below them a number.
@@ -62,8 +62,8 @@ impl Direct {
     ) -> Direct {
         let reader = |number: usize| {
             let (place, arrivals) = (nodes + number, arrivals.clone());
-            let sink = move |peer: PeerId, event| arrivals.lock().push((place, 0, link::server(peer), event));
-            let fabric = network.node(link::peer(server_id(place)), std::sync::Arc::new(sink));
+            let sink = move |peer: PeerId, event| arrivals.lock().push((place, 0, links::server(peer), event));
+            let fabric = network.node(links::peer(server_id(place)), std::sync::Arc::new(sink));
             DirectReader::new(fabric, nodes, &mut rng)
         };
         let all = (0..readers).map(reader).collect();
@@ -180,7 +180,7 @@ impl World {
     /// A node is about to store something. A reader that is paused, and reads just that next, may run again while the
     /// node stops between two stores, and another reader after it.
     pub(super) fn wake_readers(&mut self, node: NodeId) {
-        let (peer, delay) = (link::peer(server_id(node)), self.scenario.network.max_delay);
+        let (peer, delay) = (links::peer(server_id(node)), self.scenario.network.max_delay);
         for reader in 0..self.direct.readers.len() {
             let is_stored = |memory: &_, bytes| self.network.has_stores_to(peer, memory, bytes);
             let look = self.direct.readers[reader].reads_next(node, is_stored);
@@ -223,7 +223,7 @@ impl World {
                 self.direct.is_slow = true;
                 let (table, op) = (TableName::default(), Op::HashIndex(Box::new(question)));
                 self.input(node, Input::Submit { token, table, op, once: None, direct: true });
-                self.network.hold_stores(link::peer(server_id(node)), 0, Nanos::ZERO);
+                self.network.hold_stores(links::peer(server_id(node)), 0, Nanos::ZERO);
                 self.finish_turns();
                 self.direct.is_slow = false;
             }

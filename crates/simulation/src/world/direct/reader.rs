@@ -24,7 +24,7 @@ use leeward_format::hash_index::{Board, ClockSample, Grant, Place, Reader, Reaso
 use leeward_format::op::{HashIndexAnswer, HashIndexQuestion, HashIndexState};
 use leeward_platform::planted::{Bug, planted};
 use leeward_platform::{Nanos, Rng};
-use leeward_server::node::{Token, link};
+use leeward_server::node::{Token, links};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl DirectReader {
     /// A client of `nodes` nodes.
     pub(super) fn new(fabric: Arc<SimFabric>, nodes: usize, rng: &mut Rng) -> DirectReader {
         for node in 0..nodes {
-            fabric.connect(link::peer(server_id(node)), "");
+            fabric.connect(links::peer(server_id(node)), "");
         }
         let ms = |from: u64, to: u64, rng: &mut Rng| rng.between(from, to) * 1_000_000;
         DirectReader {
@@ -315,7 +315,7 @@ impl DirectReader {
         let from = memory_at(grant, place);
         self.last += 1;
         self.reads.insert(self.last, (*node, of));
-        self.fabric.read(link::peer(server_id(*node)), &from, place.offset, place.bytes, self.last);
+        self.fabric.read(links::peer(server_id(*node)), &from, place.offset, place.bytes, self.last);
         self.fabric.flush();
         true
     }

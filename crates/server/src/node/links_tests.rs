@@ -1,4 +1,4 @@
-//! Batches: what is counted in one, and what becomes of one whose link changes.
+//! Batches: what is counted in one, and what becomes of one whose link changes. By which clock a primary may publish a safe LSN.
 
 use super::*;
 use leeward_fabric::{LinkEvent, LinkOptions, Sink, TcpFabric};
@@ -64,4 +64,15 @@ fn a_batch_is_one_message_and_ends_with_its_link() {
     send(&mut link);
     let came = [(); 2].map(|()| messages.recv_timeout(Duration::from_secs(10)).expect("a message"));
     assert_eq!(came, [framed(3..5), framed(5..6)], "nothing of the link before, and nothing twice");
+}
+
+#[test]
+fn a_clock_reading_counts_only_if_it_was_heard_before_the_lease_was_checked() {
+    let at = Nanos::from_millis;
+    let mut clock = ClockHeard::default();
+    assert_eq!(clock.before(at(9)), None);
+    clock.hear(100, at(10));
+    assert_eq!([9, 10, 11].map(|now| clock.before(at(now))), [None, None, Some(100)]);
+    clock.hear(200, at(20));
+    assert_eq!([15, 20, 21].map(|now| clock.before(at(now))), [Some(100), Some(100), Some(200)]);
 }
