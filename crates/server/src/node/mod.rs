@@ -4,71 +4,60 @@
 //! was appended in one write per backup, answers what is committed, and hands device work out as jobs. The node has no thread,
 //! clock, socket or file. The runtime drives it in production and the simulator in tests, over the same traits.
 //!
-//! | room | holds |
+//! ```text
+//!              Node: gives each input to the part that it concerns, and carries between parts what one asks of another
+//!   front     operations on their way to the region that has their keys, here or on another node
+//!   shard     the regions on this node: who is idle, splits and merges, saving
+//!   control   the cluster as this node knows it: agent, leases, admission, presence, load
+//!   links     the fabric, and the links to other nodes
+//! ```
+//! Each part sees those below it alone: the front executes in the shard, the shard sees facts of control, all send over the
+//! links. What goes up comes back as a value: an effect of a region, an answer, a list of regions.
+//!
+//! | file | holds |
 //! |---|---|
-//! | `requests` | operations on their way to the region that has their keys, here or on another node |
-//! | `region` | one region on this node, in any role, and how the role changes |
-//! | `serving` | a region whose primary is here: operations, waiting, answers, upkeep |
-//! | `reshape` | transfers, splits, merges, and what they leave |
-//! | [`peers`] | the other servers: links, messages, lease grants, how fast copies sync |
-//! | `membership` | the cluster's configuration, as this node follows it |
-//! | `effects` | does what regions ask for, and tells them what they need to know |
-//! | `parts`, `job` | what a node is built from, and its inputs; device work |
-//! | `clock`, `report` | the two clocks that a node compares; its figures |
+//! | `carry` | executes what regions ask for beyond their shard |
+//! | `news` | what changes in the cluster or on a link, and whom it concerns |
+//! | `messages` | what comes over the links |
+//! | `parts`, `report` | what a node is built from, and its inputs; its figures |
 //!
 //! Invariants: no input is lost; every submitted operation gets exactly one answer; no method blocks.
 
-mod clock;
-mod effects;
-mod idle;
+mod carry;
+mod control;
+mod front;
 pub mod links;
-mod membership;
+mod messages;
+mod news;
 mod parts;
-pub mod peers;
 mod report;
-mod requests;
-mod reshape;
-mod saving;
+mod shard;
 
-use clock::NodeClock;
-use idle::IdleRegions;
-use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
-use leeward_engine::{Replica, Volume};
+use control::operators::is_of_operator;
+pub(crate) use control::settings::PeerSettings;
+use control::{ControlParts, NodeControl};
+use front::forward::Way;
+use front::{Front, Reach};
+use leeward_cluster::{Agent, Routes};
+use leeward_engine::Replica;
 use leeward_format::cluster::Member;
+use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::user::Users;
-use leeward_format::{Epoch, RegionId};
+use leeward_format::{Epoch, Lsn, RegionId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
-use leeward_region::client_memory::ClientMemory;
 pub use leeward_region::effects::{CheckpointPlace, Checkpoints};
-use leeward_region::effects::{Effects, NodeResources, WantedSegment};
+use leeward_region::effects::{NodeResources, Wall, WantedSegment};
 use leeward_region::input::{Input as RegionInput, Turn};
 pub use leeward_region::job::{Job, JobClass, JobDone};
 use leeward_region::job::{Outcome, RoleDone, UpkeepDone};
-use leeward_region::machine::RegionMachine;
 pub use leeward_region::request::Token;
-use leeward_region::request::{ReplyTo, Request};
+use leeward_region::request::{Naming, ReplyTo, Request};
 use leeward_region::safe_lsn_lines::SafeLsnLines;
-use leeward_region::serving::Serving;
-use leeward_replication::Timing;
-use leeward_replication::lease::Grants;
 use leeward_replication::primary::Ops;
 use links::Links;
-use membership::Proposer;
-use membership::load::LoadReports;
-use membership::presence::Presence;
-use membership::replica_gc::ReplicaGc;
 pub use parts::{Input, NodeParts, NodeTiming, Outbox};
-use peers::admission::Admission;
-use peers::catch_up::CatchUp;
-use peers::leases::LeaseGrants;
-pub(crate) use peers::settings::PeerSettings;
-use requests::forward::{Forwarding, Way};
-use requests::fresh::FreshReads;
-use requests::stale::BackupReads;
-use reshape::Reshaping;
-use saving::TailSaver;
-use std::collections::{BTreeMap, BTreeSet};
+use shard::{NodeFacts, Shard};
 use std::sync::Arc;
 
 /// How many members of a region are in sync.
@@ -82,53 +71,12 @@ pub struct InSync {
     pub needed: u32,
 }
 
-/// How copies on other servers are brought in sync.
-struct Syncing {
-    admission: Admission,
-    catch_up: CatchUp,
-}
-
-/// The state of a node besides that of its regions.
-struct Context {
-    me: Member,
-    volume: Arc<Volume>,
-    clients: ClientMemory,
-    resources: Arc<NodeResources>,
-    agent: Agent,
-    links: Links,
-    grants: Grants,
-    syncing: Syncing,
-    timing: Timing,
-    clock: NodeClock,
-    peer_settings: PeerSettings,
-    jobs: Vec<Job>,
-    /// Regions whose copy was given work in this turn.
-    given_work: BTreeSet<RegionId>,
-    /// Proposals that are under way.
-    proposals: BTreeMap<ProposalId, Proposer>,
-    /// Operations to route again once the region map has changed, or at the next tick.
-    again: Vec<Request>,
-}
-
 /// A region server, without threads, clocks and sockets.
 pub struct Node {
-    context: Context,
-    coordinator: Arc<dyn Coordinator>,
-    machines: BTreeMap<RegionId, RegionMachine>,
-    forwarding: Forwarding,
-    reshaping: Reshaping,
-    tail_saver: TailSaver,
-    loads: LoadReports,
-    /// What regions have asked for in this turn, and all answers.
-    effects: Effects,
-    backup_reads: BackupReads,
-    fresh: FreshReads,
-    idle: IdleRegions,
-    lease_grants: LeaseGrants,
-    /// The node has not yet followed the coordinator's last event.
-    has_heard_coordinator: bool,
-    presence: Presence,
-    replica_gc: ReplicaGc,
+    control: NodeControl,
+    shard: Shard,
+    front: Front,
+    links: Links,
 }
 
 impl Node {
@@ -136,68 +84,38 @@ impl Node {
     pub fn new(now: Nanos, parts: NodeParts) -> Node {
         let mut info = parts.info;
         info.copies = parts.copies.iter().map(leeward_region::machine::copy_found).collect();
-        let me = info.member;
-        let (clients, timing) = (parts.clients.clone(), parts.timing);
-        let clock = NodeClock::new(now);
+        let (me, timing) = (info.member, parts.timing);
         let resources = Arc::new(NodeResources {
             me,
-            volume: Arc::clone(&parts.volume),
+            volume: parts.volume,
             clients: parts.clients.clone(),
             fabric: Arc::clone(&parts.fabric),
             readable: parts.readable,
             safe_lsn_lines: Arc::new(SafeLsnLines::new(Arc::clone(&parts.fabric), me.incarnation)),
             timing: timing.replication,
-            wall: clock.wall.clone(),
+            wall: Wall::default(),
             ops: Ops::default(),
             requests: Arc::default(),
             checkpoints: parts.checkpoints,
             merge_bytes: timing.merge_bytes,
         });
-        let context = Context {
-            me,
-            volume: parts.volume,
-            clients: parts.clients,
-            agent: Agent::new(info, parts.cluster).holding(membership::held(&parts.copies)),
-            links: Links::new(parts.fabric, timing.bulk_bytes),
-            grants: Grants::after_start(now, parts.copies.iter().map(Replica::region)),
-            resources: Arc::clone(&resources),
-            syncing: Syncing {
-                admission: Admission::new(timing.catch_up_bytes),
-                catch_up: CatchUp::new(timing.catch_up_bytes),
-            },
-            timing: timing.replication,
-            clock,
-            peer_settings: PeerSettings::new(parts.settings),
-            jobs: Vec::new(),
-            given_work: BTreeSet::new(),
-            proposals: BTreeMap::new(),
-            again: Vec::new(),
-        };
-        let copies = parts.copies.into_iter().map(Box::new);
-        let new = |copy: Box<Replica>| RegionMachine::new(copy.region(), Some(copy), Arc::clone(&resources));
-        let machines = copies.map(|copy| (copy.region(), new(copy))).collect();
+        let agent = Agent::new(info, parts.cluster).holding(control::held(&parts.copies));
+        let (coordinator, settings) = (parts.coordinator, parts.settings);
+        let regions = parts.copies.iter().map(Replica::region).collect();
+        let control_parts = ControlParts { agent, coordinator, regions, settings, timing };
+        let control = NodeControl::new(now, Arc::clone(&resources), control_parts);
+        let gap = control.scheduling_gap();
         Node {
-            context,
-            coordinator: parts.coordinator,
-            machines,
-            forwarding: Forwarding::new(me, clients),
-            reshaping: Reshaping::default(),
-            tail_saver: TailSaver::new(timing.flush_interval),
-            loads: LoadReports::new(timing.load_interval),
-            effects: Effects::default(),
-            backup_reads: BackupReads::default(),
-            fresh: FreshReads::default(),
-            idle: IdleRegions::default(),
-            lease_grants: LeaseGrants::new(now),
-            has_heard_coordinator: false,
-            presence: Presence::new(now),
-            replica_gc: ReplicaGc::new(timing.replica_gc_after),
+            control,
+            shard: Shard::new(parts.copies, resources, &timing, gap),
+            front: Front::new(me, parts.clients),
+            links: Links::new(parts.fabric, timing.bulk_bytes),
         }
     }
 
     /// Handles an input. Its effects are complete after [`Node::finish_batch`].
     pub fn handle(&mut self, now: Nanos, input: Input) {
-        self.context.clock.now = now;
+        self.control.set_now(now);
         // One configuration routes all the other inputs, and cuts their ranges at region bounds.
         if !matches!(input, Input::Coordinator(_)) {
             self.follow_coordinator(now);
@@ -206,37 +124,61 @@ impl Node {
             Input::Tick => self.tick(now),
             Input::Submit { token, table, op, once, direct } => {
                 let request = Request::new(now, ReplyTo::Client(token), table, op, once);
-                self.submit(now, request, if direct { Way::Direct } else { Way::Any });
+                self.submit(request, if direct { Way::Direct } else { Way::Any });
             }
-            Input::Link(from, event) => self.link_event(now, from, event),
-            Input::Coordinator(event) => {
-                self.context.agent.hear(now, event);
-                self.has_heard_coordinator = true;
-            }
+            Input::Link(from, event) => self.link_event(from, event),
+            Input::Coordinator(event) => self.control.hear(now, event),
             Input::Job(done) => {
                 if matches!(done.outcome, Outcome::Upkeep(UpkeepDone::Installed { .. })) {
                     // Other regions may have waited for the memory of its compaction.
-                    self.idle.touch_active(self.machines.keys());
+                    self.shard.touch_active();
                 }
-                self.idle.touch(done.region);
-                self.job_done(now, done.region, done.outcome);
+                self.shard.idle.touch(done.region);
+                self.job_done(done.region, done.outcome);
             }
         }
     }
 
     /// Follows all that the coordinator has said since the last call.
     fn follow_coordinator(&mut self, now: Nanos) {
-        if std::mem::take(&mut self.has_heard_coordinator) {
-            self.context.agent.tick(now);
+        if self.control.take_news(now) {
             self.follow_cluster(now);
         }
     }
 
-    fn job_done(&mut self, now: Nanos, region: RegionId, outcome: Outcome) {
+    /// Refuses what no region could hold, answers what concerns the cluster or copies here, and routes all else.
+    fn submit(&mut self, request: Request, way: Way) {
+        let Request { since, to, table, op, naming } = request;
+        let facts = NodeFacts { control: &self.control, links: &self.links };
+        match (check(&op, naming), op) {
+            (Err(error), _) => self.shard.answer(to, OpResult::Error(error)),
+            (Ok(()), op @ (Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. })) => {
+                self.shard.prove(to, op);
+            }
+            (Ok(()), Op::RangeBounds { region, want_bounds }) => self.shard.range_bounds(to, region, want_bounds),
+            (Ok(()), Op::RangeDigests(question)) => self.shard.range_digests(facts, to, *question),
+            (Ok(()), Op::RebuildIndex { region, server }) => self.shard.rebuild_index(to, region, server),
+            (Ok(()), op) if is_of_operator(&op) => {
+                let answer = self.control.operate(to, op);
+                self.shard.effects.answers.extend(answer.map(|answer| (to, answer)));
+            }
+            (Ok(()), op) => {
+                let request = Request { since, to, table, op, naming };
+                self.with_front(|front, reach| front.submit(reach, request, way));
+            }
+        }
+        self.execute_effects();
+    }
+
+    fn job_done(&mut self, region: RegionId, outcome: Outcome) {
+        let facts = NodeFacts { control: &self.control, links: &self.links };
         match outcome {
-            Outcome::Proved { to, result } => return self.effects.answers.push((to, result)),
-            Outcome::ReadAtBackup { read, result } => return self.backup_reads.ended(read, result),
-            Outcome::Synced(regions) => return self.synced(now, regions),
+            Outcome::Proved { to, result } => return self.shard.answer(to, result),
+            Outcome::ReadAtBackup { read, result } => return self.front.read_ended(read, result),
+            Outcome::Synced(regions) => {
+                self.shard.synced(facts, regions);
+                return self.execute_effects();
+            }
             _ => {}
         }
         let is_destroyed = matches!(outcome, Outcome::Role(RoleDone::Destroyed(_)));
@@ -251,141 +193,228 @@ impl Node {
 
     /// Ends a turn: mirrors, flushes the fabric, collects answers and jobs.
     pub fn finish_batch(&mut self, now: Nanos, out: &mut Outbox) {
-        self.context.clock.now = now;
+        self.control.set_now(now);
         self.follow_coordinator(now);
-        for region in self.wake_touched(now) {
-            self.end_turn_of(now, region);
-            if self.wake_waiters(now, region) {
-                self.end_turn_of(now, region);
+        for region in self.shard.wake_touched(now) {
+            self.end_turn_of(region);
+            if self.with_front(|front, reach| front.wake_waiters(reach, region)) {
+                self.end_turn_of(region);
             }
         }
         self.merge(now);
-        self.forward_waiting(now);
-        self.context.links.send_waiting();
-        self.context.links.send_segments();
-        self.answer_questions(now);
-        self.advance_fresh(now);
-        self.answer_reads(now);
-        self.let_idle(now);
-        self.give_answers(now, out);
+        self.with_front(|front, reach| {
+            front.forward_waiting(reach);
+            reach.links.send_waiting();
+            reach.links.send_segments();
+            front.answer_questions(reach);
+            front.advance_fresh(reach);
+            front.answer_reads(reach);
+        });
+        self.shard.let_idle(now);
+        self.give_answers(out);
         self.catch_up(now);
-        for (id, op) in self.context.agent.take_ops() {
-            self.coordinator.submit(id, op);
-        }
-        self.context.links.send_batches();
+        self.control.submit_ops();
+        self.links.send_batches();
         let _at = cpu::at(Activity::Mirroring.of_primary());
-        self.context.links.fabric().flush();
-        out.jobs.append(&mut self.context.jobs);
+        self.links.fabric().flush();
+        out.jobs.append(&mut self.shard.jobs);
     }
 
     /// Gives all answers to clients and other nodes, and those that come meanwhile.
-    fn give_answers(&mut self, now: Nanos, out: &mut Outbox) {
+    fn give_answers(&mut self, out: &mut Outbox) {
         let mut given = Vec::new();
-        while !self.effects.answers.is_empty() {
-            std::mem::swap(&mut given, &mut self.effects.answers);
+        while !self.shard.effects.answers.is_empty() {
+            std::mem::swap(&mut given, &mut self.shard.effects.answers);
             for (to, result) in given.drain(..) {
                 match to {
                     ReplyTo::Client(token) => out.replies.push_back((token, result)),
-                    ReplyTo::Peer(server, id) => self.answer_peer(now, server, id, result),
+                    ReplyTo::Peer(server, id) => {
+                        self.with_front(|front, reach| front.answer_peer(reach, server, id, result));
+                    }
                 }
             }
         }
         // Of the two buffers the one that is larger serves again.
-        if given.capacity() > self.effects.answers.capacity() {
-            self.effects.answers = given;
+        if given.capacity() > self.shard.effects.answers.capacity() {
+            self.shard.effects.answers = given;
         }
     }
 
     /// Ends a turn of a region that is served here.
-    fn end_turn_of(&mut self, now: Nanos, region: RegionId) {
-        let (obstacle, is_alone) = (self.plan_obstacle(now, region), self.is_sole_server(now, region));
-        let is_synced = self.context.agent.view().is_synced();
+    fn end_turn_of(&mut self, region: RegionId) {
+        let facts = NodeFacts { control: &self.control, links: &self.links };
+        let obstacle = self.shard.plan_obstacle(facts, region);
+        let is_alone = self.shard.is_sole_server(facts.control.now(), region);
+        let is_synced = facts.control.view().is_synced();
+        self.execute_effects();
         self.give(region, RegionInput::EndOfTurn(Turn { is_synced, is_alone, obstacle }));
-        self.advance_split(now, region);
+        let facts = NodeFacts { control: &self.control, links: &self.links };
+        self.shard.advance_split(facts, region);
+        self.execute_effects();
+    }
+
+    /// Advances the merge that is under way, or begins one, if there is one to begin.
+    fn merge(&mut self, now: Nanos) {
+        self.shard.begin_merge(now);
+        loop {
+            let facts = NodeFacts { control: &self.control, links: &self.links };
+            let Some(acted) = self.shard.advance_merge(facts) else { return };
+            for region in acted {
+                self.shard.wake(now, region);
+                self.shard.idle.touch(region);
+                self.end_turn_of(region);
+            }
+        }
     }
 
     /// Reads what learners lack, as fast as the catch-up rate and their links allow.
     fn catch_up(&mut self, now: Nanos) {
-        if !self.context.syncing.catch_up.is_wanted() {
+        if !self.control.catch_up.is_wanted() {
             return;
         }
-        let full = self.context.links.full();
-        while let Some(WantedSegment { region, server, session, id, .. }) =
-            self.context.syncing.catch_up.next(now, &full)
-        {
+        let full = self.links.full();
+        while let Some(WantedSegment { region, server, session, id, .. }) = self.control.catch_up.next(now, &full) {
             self.give(region, RegionInput::MayRead { server, session, id });
         }
     }
 
-    // ---- time ----------------------------------------------------------------------------------------------------
-
     fn tick(&mut self, now: Nanos) {
-        self.context.agent.tick(now);
+        self.control.tick(now);
         self.follow_cluster(now);
-        self.look_for_not_joined(now);
-        self.look_at_lease_grants(now);
-        self.save_tails(now);
-        self.look_at_active(now);
-        self.collect_replica_garbage(now);
-        self.end_pending_child(now);
-        self.step_aside_if_broken(now);
-        self.ask_for_leases(now);
-        self.report_load(now);
-        for next in self.forwarding.take_from_backups(now) {
-            self.next(now, next);
+        self.control.look_for_not_joined(now);
+        let are_leases_late = self.control.look_at_lease_grants(now);
+        self.shard.note_scheduling_gap(self.control.scheduling_gap());
+        if are_leases_late {
+            self.shard.wake_all(now);
         }
-        self.effects.answers.extend(self.forwarding.expire(now));
-        self.refuse_waiting(now);
-        self.context.links.expire_unsent(now);
-        self.route_again(now);
+        self.with_facts(Shard::save_tails);
+        self.with_facts(Shard::look_at_active);
+        self.collect_replica_garbage();
+        for child in self.with_facts(Shard::end_pending_child) {
+            self.look_for_replica_garbage(child);
+        }
+        self.step_aside_if_broken();
+        if self.control.leases_are_due(now) {
+            self.control.ask_for_leases(now, &self.links, self.shard.lease_wants(now));
+        }
+        if let Some(master) = self.control.load_is_due(now) {
+            self.control.report_load(now, &self.links, master, self.shard.load(now));
+        }
+        self.with_front(Front::tick);
+        self.links.expire_unsent(now);
+        self.with_front(Front::route_again);
     }
 
-    /// A tick for a region that is not idle.
-    fn look_at(&mut self, region: RegionId) {
-        let departing = self.departing_from(region);
-        self.give(region, RegionInput::Tick { departing });
+    /// Sets the wall time, which decides which pairs have expired, to `wall`. Both clocks were read at once. The caller does
+    /// this in each turn, before it handles anything.
+    pub fn set_wall(&mut self, now: Nanos, wall: UnixMs) {
+        if self.control.set_wall(now, wall) {
+            self.shard.note_scheduling_gap(self.control.scheduling_gap());
+            self.front.doubt_clock();
+            self.with_facts(|shard, facts| shard.give_each(facts, || RegionInput::ClockDoubted));
+            self.shard.wake_all(now);
+        }
     }
 
-    /// The regions that are served here, also those that are not open.
-    fn served(&self) -> impl Iterator<Item = &Serving> {
-        self.machines.values().filter_map(RegionMachine::served)
+    /// The process is about to end. Asks the other nodes to take over what this node has.
+    pub fn depart(&mut self, now: Nanos) {
+        self.control.depart(now);
+    }
+
+    // ---- what may be asked of a node -------------------------------------------------------------------------------
+
+    /// The answer to a read of a key, if memory has it and nothing must be waited for. `heard` is a reading of the clock since the request came.
+    pub fn read_at_once(&self, heard: Nanos, table: &str, op: &Op) -> Option<OpResult> {
+        // What the coordinator has said may change who serves the region.
+        if self.control.has_news() {
+            return None;
+        }
+        let region = op.region_in(self.routes(), table)?.region;
+        self.shard.machine(region)?.served()?.read_at_once(heard, op)
     }
 
     /// Tables, regions and servers as this node knows them.
     pub fn routes(&self) -> &Routes {
-        self.context.agent.view().routes()
+        self.control.routes()
     }
 
     /// Whether this node hears the coordinator. Otherwise what it knows of the cluster may be old.
     pub fn is_synced(&self) -> bool {
-        self.context.agent.view().is_synced()
+        self.control.view().is_synced()
     }
 
     /// Users as this node knows them.
     pub fn users(&self) -> &Arc<Users> {
-        self.context.agent.view().users()
+        self.control.view().users()
     }
 
     /// What the other nodes have told of settings that are to be the same on all.
     pub(crate) fn peer_settings(&self) -> &PeerSettings {
-        &self.context.peer_settings
+        &self.control.settings
     }
 
     /// This node as a member of groups.
     pub fn member(&self) -> Member {
-        self.context.me
+        self.control.me()
+    }
+
+    /// Whether the nodes that stay can take over no more of what this node has.
+    pub fn has_departed(&self) -> bool {
+        self.control.has_departed()
+    }
+
+    /// Whether no operation waits here, neither for another node's answer nor for a region that this node is about to serve.
+    pub fn is_idle(&self) -> bool {
+        self.front.is_idle() && self.shard.machines.values().all(|machine| !machine.has_waiting())
+    }
+
+    /// The highest LSN that is known to be committed in a region. A caller whose write is to be executed once needs it:
+    /// [`leeward_format::request::Once::since`].
+    pub fn committed(&self, region: RegionId) -> Option<Lsn> {
+        match self.shard.open(region) {
+            Some(serving) => Some(serving.region().commit()),
+            None => self.front.heard_committed(region),
+        }
     }
 
     /// How many members of a region are in sync, as its primary here counts them now.
     pub fn in_sync(&self, region: RegionId) -> Option<InSync> {
-        let serving = self.machines.get(&region)?.served()?;
+        let serving = self.shard.open(region)?;
         let (in_sync, needed) = serving.primary().in_sync();
-        serving.is_open().then_some(InSync { term: serving.term(), in_sync, needed })
+        Some(InSync { term: serving.term(), in_sync, needed })
     }
 
     /// Whether this node serves `region` in `term`.
     pub fn is_serving(&self, region: RegionId, term: Epoch) -> bool {
-        let serving = self.machines.get(&region).and_then(RegionMachine::served);
-        serving.is_some_and(|serving| serving.is_open() && serving.term() == term)
+        self.shard.open(region).is_some_and(|serving| serving.term() == term)
     }
+
+    /// The merge that is under way here: source, target, and the epochs of their configurations when it began.
+    pub fn merging(&self) -> Option<(RegionId, RegionId, (Epoch, Epoch))> {
+        self.shard.merging()
+    }
+
+    /// Pending children of this node, each with the term that it is to begin with.
+    pub fn pending_child(&self) -> impl Iterator<Item = (RegionId, Epoch)> {
+        self.shard.pending_child()
+    }
+
+    /// Regions here whose primary has proposed a transfer, a split or a merge, and does not know the outcome.
+    pub fn undecided(&self) -> impl Iterator<Item = RegionId> {
+        self.shard.undecided()
+    }
+
+    /// Regions that this node serves and that have pairs of other regions. Reads the device: for tests that check a node, not
+    /// for the node itself.
+    pub fn with_foreign(&self) -> Vec<RegionId> {
+        self.shard.with_foreign()
+    }
+}
+
+/// Refuses what no region could hold, and what cannot be executed once.
+fn check(op: &Op, naming: Naming) -> Result<(), OpError> {
+    if !matches!(naming, Naming::Unnamed) && !op.writes_data() {
+        return Err(OpError::Invalid("only a write of pairs has a request id".into()));
+    }
+    op.check()
 }

@@ -19,46 +19,44 @@ impl Node {
     /// The figures of regions, by number, of those after `after`.
     pub(crate) fn region_statuses(&self, after: Option<RegionId>) -> impl Iterator<Item = RegionStatus> {
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.machines.range((after, Bound::Unbounded)).map(|(_, machine)| self.status_of(machine))
+        self.shard.machines.range((after, Bound::Unbounded)).map(|(_, machine)| self.status_of(machine))
     }
 
     /// The figures, without those of regions.
     pub(crate) fn own_status(&self) -> NodeStatus {
-        let context = &self.context;
-        let (device, network, cache) =
-            (context.volume.counters(), context.links.fabric().counters(), context.volume.cache());
-        let outage = self.coordinator.outage();
-        let not_joined = context.agent.not_joined();
+        let volume = &self.shard.resources.volume;
+        let (device, network, cache) = (volume.counters(), self.links.fabric().counters(), volume.cache());
+        let (stale_reads, fresh_reads) = self.front.reads_answered();
+        let known = self.control.view();
         NodeStatus {
-            server: context.me.server,
-            volume: context.me.volume,
-            incarnation: context.me.incarnation,
+            server: self.member().server,
+            volume: self.member().volume,
+            incarnation: self.member().incarnation,
             pid: Some(std::process::id()),
-            is_master: context.agent.is_master(),
-            coordinator_up: context.agent.view().is_synced(),
-            coordinator_concern: self.coordinator.concern(),
-            not_joined: not_joined
-                .map(|not_joined| self.presence.describe(context.clock.now, &not_joined, outage.as_ref())),
-            intent: context.agent.view().intent(context.me.server).map(|intent| intent.to_string()),
-            balances: context.agent.balances(),
-            volume_failure: context.volume.failure().map(str::to_owned),
-            volume_full: context.volume.why_full(),
-            gets_no_roles: self.loads.why_full(context.clock.now),
-            settings_differ: context.peer_settings.differences(self.routes().servers().map(|info| &info.member)),
+            is_master: self.control.is_master(),
+            coordinator_up: known.is_synced(),
+            coordinator_concern: self.control.coordinator_concern(),
+            not_joined: self.control.why_not_joined(),
+            intent: known.intent(self.member().server).map(|intent| intent.to_string()),
+            balances: self.control.balances(),
+            volume_failure: volume.failure().map(str::to_owned),
+            volume_full: volume.why_full(),
+            gets_no_roles: self.control.why_no_roles(),
+            settings_differ: self.peer_settings().differences(self.routes().servers().map(|info| &info.member)),
             device: Some(DeviceStatus {
                 bytes_read: device.bytes_read,
                 bytes_written: device.bytes_written,
-                segment_bytes_used: context.volume.usage().0,
-                capacity_bytes: context.volume.capacity(),
+                segment_bytes_used: volume.usage().0,
+                capacity_bytes: volume.capacity(),
             }),
             network: Some(NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received }),
             cache: CacheStatus { hits: cache.hits(), misses: cache.misses(), ..cache_contents(cache.contents()) },
-            memory: memory_status(&context.volume.memory().stats()),
+            memory: memory_status(&volume.memory().stats()),
             regions: Vec::new(),
-            forwarded: self.forwarding.total,
+            forwarded: self.front.forwarded_total(),
             missed_wakeups: self.missed_wakeups(),
-            stale_reads: self.backup_reads.stale(),
-            fresh_reads: self.fresh_reads(),
+            stale_reads,
+            fresh_reads,
             safe_lsn_questions: self.safe_lsn_questions(),
             cpu: None,
         }
@@ -66,6 +64,22 @@ impl Node {
 }
 
 impl Node {
+    /// How often an idle region had work to do although it had no event. Each time is a bug, and the work was done
+    /// late.
+    pub fn missed_wakeups(&self) -> u64 {
+        self.shard.idle.missed_wakeups()
+    }
+
+    /// How many reads this node has answered as a backup as of an instant after their call.
+    pub fn fresh_reads(&self) -> u64 {
+        self.front.reads_answered().1
+    }
+
+    /// How many questions for a safe LSN this node has sent to primaries.
+    pub fn safe_lsn_questions(&self) -> u64 {
+        self.front.safe_lsn_questions()
+    }
+
     fn status_of(&self, machine: &RegionMachine) -> RegionStatus {
         let partition = machine.config().and_then(|config| self.routes().partition(&config.table));
         machine.status(partition.unwrap_or_default())

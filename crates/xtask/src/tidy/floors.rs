@@ -1,6 +1,6 @@
 //! Floors inside crates: which module of a crate may use which. The table "Floors inside crates" of `docs/design/source.md` lists
-//! the modules at the root of a crate, the lowest first. A module uses only those before it, so there are no circles. Arrows up
-//! that are not opened yet are in the table too; it has none that there is not.
+//! the modules at the root of a crate, or of a folder in it (`crate/folder`), the lowest first. A module uses only those before
+//! it, so there are no circles. Arrows up that are not opened yet are in the table too; it has none that there is not.
 //!
 //! Tests are exempt. Pure.
 
@@ -9,13 +9,14 @@ use super::rules::{is_test, line_of};
 use super::source::{code_only, without_tests};
 use super::{Repository, Violation};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The first column of the table.
 const HEADING: &str = "inside crate";
 
-/// The floors of a crate.
+/// The floors of a crate, or of a folder in it.
 struct Floors {
+    /// The crate, or the crate, `/` and the folder.
     name: String,
     /// Its modules, the lowest first.
     modules: Vec<String>,
@@ -31,6 +32,13 @@ impl Floors {
         Some(Floors { name: names(row.first()?).into_iter().next()?, modules: names(row.get(1)?), left })
     }
 
+    /// The folder of the modules, and what their names begin with in code.
+    fn source(&self) -> (PathBuf, String) {
+        let (name, folders) = self.name.split_once('/').unwrap_or((&self.name, ""));
+        let within = folders.split('/').filter(|folder| !folder.is_empty()).map(|folder| format!("{folder}::"));
+        (Path::new("crates").join(name).join("src").join(folders), format!("crate::{}", within.collect::<String>()))
+    }
+
     fn floor(&self, module: &str) -> Option<usize> {
         self.modules.iter().position(|known| known == module)
     }
@@ -39,7 +47,7 @@ impl Floors {
 pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
     for row in rows(repository.text(SOURCE_MAP), HEADING) {
         match Floors::of(&row) {
-            Some(floors) => check_crate(repository, &floors, violations),
+            Some(floors) => check_folder(repository, &floors, violations),
             None => violations.push(in_map(format!("a row of the table of floors has no crate: {row:?}"))),
         }
     }
@@ -49,8 +57,8 @@ fn in_map(what: String) -> Violation {
     Violation { file: SOURCE_MAP.into(), line: 0, what }
 }
 
-fn check_crate(repository: &Repository, floors: &Floors, violations: &mut Vec<Violation>) {
-    let source = Path::new("crates").join(&floors.name).join("src");
+fn check_folder(repository: &Repository, floors: &Floors, violations: &mut Vec<Violation>) {
+    let (source, prefix) = floors.source();
     let (mut found, mut up) = (BTreeSet::new(), BTreeSet::new());
     for (file, text) in repository.with_extension("rs") {
         let Some(module) = file.strip_prefix(&source).ok().and_then(root_module).filter(|_| !is_test(file)) else {
@@ -58,7 +66,7 @@ fn check_crate(repository: &Repository, floors: &Floors, violations: &mut Vec<Vi
         };
         found.insert(module.clone());
         let Some(floor) = floors.floor(&module) else { continue };
-        for (line, used) in uses(&without_tests(&code_only(text))) {
+        for (line, used) in uses(&without_tests(&code_only(text)), &prefix) {
             let above = floors.floor(&used).is_some_and(|other| other > floor);
             if above && !floors.left.contains(&(module.clone(), used.clone())) {
                 let what =
@@ -83,19 +91,18 @@ fn check_crate(repository: &Repository, floors: &Floors, violations: &mut Vec<Vi
     }
 }
 
-/// The module at the root of the crate that a file of `src` belongs to; `None` for the root itself.
+/// The module that a file belongs to, which is given as seen from the folder of the modules; `None` for the root itself.
 fn root_module(file: &Path) -> Option<String> {
     let first = Path::new(file.iter().next()?).file_stem()?.to_str()?;
-    (!matches!(first, "lib" | "main")).then(|| first.to_owned())
+    (!matches!(first, "lib" | "main" | "mod")).then(|| first.to_owned())
 }
 
-/// The names after `crate::` in `code`, alone or in braces, each with its line.
-fn uses(code: &str) -> Vec<(usize, String)> {
-    const PREFIX: &str = "crate::";
+/// The names after `prefix` in `code`, alone or in braces, each with its line.
+fn uses(code: &str, prefix: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    for (at, _) in code.match_indices(PREFIX) {
+    for (at, _) in code.match_indices(prefix) {
         let is_whole = !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':');
-        let rest = &code[at + PREFIX.len()..];
+        let rest = &code[at + prefix.len()..];
         let listed = match rest.strip_prefix('{') {
             _ if !is_whole => Vec::new(),
             Some(group) => outermost(group),

@@ -58,3 +58,22 @@ fn the_table_names_each_module_and_each_arrow_that_is_left() {
     says(left, LOW, "", "`low` does not use `top` any more");
     says(left, LOW, "use crate::{top, middle};", "`low` uses `middle`");
 }
+
+#[test]
+fn a_folder_has_floors_too() {
+    let table = |middle: &str| {
+        let row = "| inside crate | floors | left |\n|---|---|---|\n| `a/b` | `low`, `middle`, `top` | none |\n";
+        let source = "crates/a/src/b";
+        let files = [("mod.rs", "use crate::b::top::A;"), ("low.rs", ""), ("middle.rs", middle), ("top/mod.rs", "")];
+        let mut files: Vec<(PathBuf, String)> =
+            files.map(|(file, text)| (Path::new(source).join(file), text.into())).into();
+        files.push((SOURCE_MAP.into(), row.into()));
+        files.sort();
+        let mut violations = Vec::new();
+        check(&Repository { files }, &mut violations);
+        violations.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(table("use crate::{b::low::A, top};"), [""; 0], "another `top`, of the crate");
+    let up = table("use crate::b::{low::A, top};");
+    assert!(up.len() == 1 && up[0].starts_with("crates/a/src/b/middle.rs:1: `middle` uses `top`"), "{up:?}");
+}
