@@ -1,6 +1,6 @@
 //! `leeward`, the one binary: parses arguments, and calls the crate that does the work.
 //!
-//! - [`args`]: the command line.
+//! - [`command_line`], [`args`]: what a user types.
 //! - [`serve`]: one node.
 //! - [`dev`]: a cluster of child processes on this machine, which `leeward_operate::dev` supervises.
 //! - `bench`: the benchmark, with a cluster of its own if asked.
@@ -14,6 +14,7 @@
 mod args;
 mod bench;
 mod certs;
+mod command_line;
 mod config;
 mod data;
 mod dev;
@@ -36,8 +37,8 @@ mod user;
 mod wait;
 mod watch;
 
-use args::{Cli, Command};
 use clap::Parser;
+use command_line::{Cli, Command};
 use leeward_bench::BenchError;
 use leeward_client::{ClientError, OpError};
 use std::error::Error;

@@ -3,6 +3,8 @@
 
 use crate::address::{Address, Seeds};
 use crate::options::ClientError;
+use bytes::Bytes;
+use leeward_format::op::{Request, Secret};
 use leeward_security::passwords::{Credentials, Password};
 use leeward_security::tls::{Channel, ClientTls, host_of};
 use std::env;
@@ -57,6 +59,12 @@ impl Access {
         let session = self.tls.as_ref().map(|tls| tls.connect(host_of(host_port))).transpose();
         Ok(Channel::over(stream, session.map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?))
     }
+}
+
+/// The request that names the user.
+pub(crate) fn auth(credentials: &Credentials) -> Request {
+    let password = Secret(Bytes::copy_from_slice(credentials.password.bytes()));
+    Request::Auth { user: credentials.user.clone(), password }
 }
 
 /// Reads a password from a file: all of it, without the end of its last line.

@@ -2,7 +2,6 @@
 
 use crate::access::Access;
 use crate::options::{ClientError, ClientOptions};
-use crate::scan::{Range, Scan};
 use crate::session::{Session, stale};
 use bytes::Bytes;
 use leeward_format::cluster::{Intent, RegionMap, RegionRequest};
@@ -360,12 +359,6 @@ impl Client {
             OpResult::Done => Ok(()),
             other => Err(mismatch(other)),
         }
-    }
-
-    /// The entries of `range` in order, fetched as they are consumed. Each page shows one instant of its region. If
-    /// keys are partitioned by hash, each page asks all regions anew.
-    pub fn scan(&self, range: Range) -> Scan {
-        Scan::new(self.clone(), range)
     }
 
     /// Estimates the pairs from `start` to `end`, exclusive (no end: from `start` on), and the bytes of their keys and

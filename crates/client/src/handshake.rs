@@ -1,10 +1,9 @@
 //! Asks one given node for its identity and its view of the cluster: blocking, on a connection of its own. For tools
 //! that must show nodes outside of the cluster, where a [`Session`](crate::Session) would ask another node.
 
-use crate::access::Access;
+use crate::access::{Access, auth};
 use crate::address::{Address, connect};
 use crate::admin::too_late;
-use crate::link::auth;
 use leeward_format::cluster::RegionMap;
 use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpResult, Reply, Request};

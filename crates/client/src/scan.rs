@@ -43,12 +43,16 @@ pub struct Scan {
     age: Duration,
 }
 
-impl Scan {
-    pub(crate) fn new(client: Client, range: Range) -> Scan {
+impl Client {
+    /// The entries of `range` in order, fetched as they are consumed. Each page shows one instant of its region. If
+    /// keys are partitioned by hash, each page asks all regions anew.
+    pub fn scan(&self, range: Range) -> Scan {
         let empty = range.limit == Some(0) || range.end.as_ref().is_some_and(|end| *end <= range.start);
-        Scan { client, rest: (!empty).then_some(range), page: VecDeque::new(), age: Duration::ZERO }
+        Scan { client: self.clone(), rest: (!empty).then_some(range), page: VecDeque::new(), age: Duration::ZERO }
     }
+}
 
+impl Scan {
     /// How stale the pairs so far may be: see [`ClientOptions::at_most_stale`](crate::ClientOptions::at_most_stale).
     pub fn age(&self) -> Duration {
         self.age

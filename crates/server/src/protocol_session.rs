@@ -1,13 +1,15 @@
 //! The interface between the event loop and a connection of either protocol: bytes and results in, operations and bytes
-//! out. Implementations are [`crate::commands::Session`] and [`crate::native::Session`]; neither knows of sockets.
+//! out. Its implementations know of no sockets: one for each protocol.
 
+use crate::rings::{Ask, ReplyPath};
 use crate::session_context::Context;
 use crate::users::Answer;
 use bytes::BytesMut;
-use leeward_format::op::{Op, OpResult};
+use leeward_format::op::{Op, OpResult, Reply};
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_region::client_memory::Holder;
+use std::vec::Drain;
 
 /// An operation that a connection wants executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +58,34 @@ pub trait ProtocolSession: Send {
     fn give_back(&mut self);
     /// The memory that it holds of the clients' account.
     fn holder(&self) -> Holder;
-    /// The session of a native client, which may have a ring.
-    fn native(&mut self) -> Option<&mut crate::native::Session> {
+    /// The same, if its client may have a ring.
+    fn with_rings(&mut self) -> Option<&mut dyn RingSession> {
         None
     }
+}
+
+/// A client connection that may have rings of shared memory beside its socket. The owner of the rings hands in what they hold,
+/// and takes answers for them.
+pub trait RingSession: ProtocolSession {
+    /// Takes a message that came through a ring: one frame, answered by `reply_path`. Call only while
+    /// [`ProtocolSession::wants_input`], and [`ProtocolSession::advance`] afterwards.
+    fn take_from_ring(
+        &mut self,
+        frame: &[u8],
+        reply_path: ReplyPath,
+        context: &mut Context,
+        submit: &mut Vec<Submission>,
+    );
+    /// Answers that go through rings, each with its reply path, since the last call.
+    fn for_rings(&mut self) -> Drain<'_, (ReplyPath, Vec<u8>)>;
+    /// Requests about rings since the last call.
+    fn ring_asks(&mut self) -> Drain<'_, Ask>;
+    /// Whether there are requests about rings.
+    fn has_ring_asks(&self) -> bool;
+    /// Sends an answer over the stream, because no ring takes it.
+    fn send_over_stream(&mut self, frames: &[u8]);
+    /// Sends a reply about rings over the stream.
+    fn tell(&mut self, reply: &Reply);
+    /// Refuses the content of this connection's ring, like bytes of the stream that are no frame.
+    fn refuse_ring(&mut self, context: &mut Context, reason: &str);
 }

@@ -73,7 +73,7 @@ pub(crate) struct InTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::command_line::{Cli, Command};
     use clap::Parser;
 
     /// The addresses of `leeward status` with these options, in an environment.

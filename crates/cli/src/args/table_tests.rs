@@ -1,7 +1,8 @@
 //! The tables and changes that arguments of `leeward table` make.
 
-use super::super::{Cli, Command};
 use super::*;
+use crate::args::{Placement, placement};
+use crate::command_line::{Cli, Command};
 use clap::Parser;
 use leeward_format::cluster::{Addressing, CompactionMode, ReadPaths};
 use leeward_format::packed::{Codec, Compression};
@@ -197,4 +198,17 @@ fn sizes_have_units() {
     }
     let small = create("a --split-bytes 1MiB").check();
     assert!(small.is_err_and(|why| why.contains("split_bytes, where it is not 0, is 1048576")));
+}
+
+#[test]
+fn placements_are_words_or_a_size() {
+    assert_eq!(placement("separated"), Ok(Placement::SEPARATED));
+    assert_eq!(placement("in-place"), Ok(Placement::IN_PLACE));
+    assert_eq!(placement("hybrid"), Ok(Placement { medium_from: 100, large_from: 1000 }));
+    assert_eq!(placement("512"), Ok(Placement::threshold(512)));
+    assert_eq!(placement("64,512"), Ok(Placement { medium_from: 64, large_from: 512 }));
+    for wrong in ["512,64", "1,2,3", "-1", "large"] {
+        assert!(placement(wrong).is_err_and(|error| error.contains("two that ascend")), "{wrong}");
+    }
+    assert!(placement("hybird").is_err_and(|error| error.contains("`separated`")));
 }

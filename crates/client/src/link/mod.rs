@@ -9,18 +9,16 @@
 mod direct;
 mod rings;
 
-use crate::access::Access;
+use crate::access::{Access, auth};
 use crate::handshake::odd_reply;
 use crate::options::{ClientError, Traffic};
 use crate::ring::{answers_value, value};
-use bytes::Bytes;
 use leeward_format::RegionId;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
-use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request, Secret};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
 use leeward_format::request::Attempts;
 use leeward_format::table::TableName;
 use leeward_format::user::UserRule;
-use leeward_security::passwords::Credentials;
 use leeward_security::tls::Channel;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
@@ -388,12 +386,6 @@ impl Link {
             }
         }
     }
-}
-
-/// The request that names the user.
-pub(crate) fn auth(credentials: &Credentials) -> Request {
-    let password = Secret(Bytes::copy_from_slice(credentials.password.bytes()));
-    Request::Auth { user: credentials.user.clone(), password }
 }
 
 fn rule_bytes(rule: &UserRule) -> usize {

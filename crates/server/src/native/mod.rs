@@ -1,7 +1,7 @@
 //! Native connections: frames of [`Request`] in, frames of [`Reply`] out, without their socket.
 //!
 //! A frame comes over the connection's stream, or through a [ring](crate::rings) that belongs to it; its answer goes back the
-//! same way ([`ReplyPath`]). The owner of the rings hands in what they hold ([`Session::take_from_ring`]), and takes answers for
+//! same way ([`ReplyPath`]). The owner of the rings hands in what they hold ([`RingSession::take_from_ring`]), and takes answers for
 //! them ([`Session::for_rings`]) and requests about them ([`Session::ring_asks`]).
 //!
 //! Requests are answered when all of their operations are, in any order, named by the client's id. The operations of one
@@ -15,7 +15,7 @@
 use crate::clients::Client;
 use crate::numbered::Numbered;
 use crate::places::FULL_NATIVE;
-use crate::protocol_session::{ProtocolSession, Submission};
+use crate::protocol_session::{ProtocolSession, RingSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
 use crate::rings::{Ask, ReplyPath};
 use crate::session_context::{Context, check_op};
@@ -32,6 +32,7 @@ use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
 use leeward_region::client_memory::result_bytes;
 use leeward_region::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use std::collections::BTreeSet;
+use std::vec::Drain;
 
 mod door;
 
@@ -142,59 +143,6 @@ impl Session {
             ring_asks: Vec::new(),
             door,
         }
-    }
-
-    /// Takes a message that came through a ring: one frame, answered by `reply_path`. Call only while
-    /// [`ProtocolSession::wants_input`], and [`ProtocolSession::advance`] afterwards.
-    pub fn take_from_ring(
-        &mut self,
-        frame: &[u8],
-        reply_path: ReplyPath,
-        context: &mut Context,
-        submit: &mut Vec<Submission>,
-    ) {
-        match read_frame::<Request>(FrameKind::Request, frame, MAX_MESSAGE_BYTES) {
-            Ok(Some((Request::RingOffer | Request::RingOpen { .. } | Request::RingBell | Request::Auth { .. }, _))) => {
-                self.refuse(context, "a message about rings, or a user, in a ring");
-            }
-            Ok(Some((request, len))) if len == frame.len() => {
-                self.begin((request, len), Some(reply_path), context, submit);
-                self.settle();
-                self.seen(context);
-            }
-            Ok(_) => self.refuse(context, "a message in a ring that is not one frame"),
-            Err(error) => self.refuse(context, &error.to_string()),
-        }
-    }
-
-    /// Answers that go through rings, each with its reply path, since the last call.
-    pub fn for_rings(&mut self) -> std::vec::Drain<'_, (ReplyPath, Vec<u8>)> {
-        self.for_rings.drain(..)
-    }
-
-    /// Requests about rings since the last call.
-    pub fn ring_asks(&mut self) -> std::vec::Drain<'_, Ask> {
-        self.ring_asks.drain(..)
-    }
-
-    /// Whether there are requests about rings.
-    pub fn has_ring_asks(&self) -> bool {
-        !self.ring_asks.is_empty()
-    }
-
-    /// Sends an answer over the stream, because no ring takes it.
-    pub fn send_over_stream(&mut self, frames: &[u8]) {
-        self.output.extend_from_slice(frames);
-    }
-
-    /// Sends a reply about rings over the stream.
-    pub fn tell(&mut self, reply: &Reply) {
-        self.send(reply, None);
-    }
-
-    /// Refuses the content of this connection's ring, like bytes of the stream that are no frame.
-    pub fn refuse_ring(&mut self, context: &mut Context, reason: &str) {
-        self.refuse(context, reason);
     }
 
     fn seen(&self, context: &mut Context) {
@@ -589,8 +537,55 @@ impl ProtocolSession for Session {
         self.stopped && self.requests.is_empty() && self.output.is_empty()
     }
 
-    fn native(&mut self) -> Option<&mut Session> {
+    fn with_rings(&mut self) -> Option<&mut dyn RingSession> {
         Some(self)
+    }
+}
+
+impl RingSession for Session {
+    fn take_from_ring(
+        &mut self,
+        frame: &[u8],
+        reply_path: ReplyPath,
+        context: &mut Context,
+        submit: &mut Vec<Submission>,
+    ) {
+        match read_frame::<Request>(FrameKind::Request, frame, MAX_MESSAGE_BYTES) {
+            Ok(Some((Request::RingOffer | Request::RingOpen { .. } | Request::RingBell | Request::Auth { .. }, _))) => {
+                self.refuse(context, "a message about rings, or a user, in a ring");
+            }
+            Ok(Some((request, len))) if len == frame.len() => {
+                self.begin((request, len), Some(reply_path), context, submit);
+                self.settle();
+                self.seen(context);
+            }
+            Ok(_) => self.refuse(context, "a message in a ring that is not one frame"),
+            Err(error) => self.refuse(context, &error.to_string()),
+        }
+    }
+
+    fn for_rings(&mut self) -> Drain<'_, (ReplyPath, Vec<u8>)> {
+        self.for_rings.drain(..)
+    }
+
+    fn ring_asks(&mut self) -> Drain<'_, Ask> {
+        self.ring_asks.drain(..)
+    }
+
+    fn has_ring_asks(&self) -> bool {
+        !self.ring_asks.is_empty()
+    }
+
+    fn send_over_stream(&mut self, frames: &[u8]) {
+        self.output.extend_from_slice(frames);
+    }
+
+    fn tell(&mut self, reply: &Reply) {
+        self.send(reply, None);
+    }
+
+    fn refuse_ring(&mut self, context: &mut Context, reason: &str) {
+        self.refuse(context, reason);
     }
 }
 

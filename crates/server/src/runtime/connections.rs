@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Kind};
 use crate::metrics::{Dropped, Metrics};
-use crate::native;
+use crate::protocol_session::RingSession;
 use leeward_platform::Nanos;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -62,9 +62,9 @@ impl Connections {
         self.open.get_mut(&id)
     }
 
-    /// The session of a native client.
-    pub(super) fn native(&mut self, id: u64) -> Option<&mut native::Session> {
-        self.get_mut(id)?.protocol_session.native()
+    /// The session of a connection, if its client may have a ring.
+    pub(super) fn with_rings(&mut self, id: u64) -> Option<&mut dyn RingSession> {
+        self.get_mut(id)?.protocol_session.with_rings()
     }
 
     /// All connections.

@@ -13,7 +13,6 @@ use super::event_loop::EventLoop;
 use super::ready_list::Found;
 use crate::config::has_many_cores;
 use crate::metrics::Metrics;
-use crate::protocol_session::ProtocolSession as _;
 use crate::quota::Quota;
 use crate::rings::{Effect, Rings};
 use leeward_format::op::Reply;
@@ -111,7 +110,7 @@ impl EventLoop {
         let Some(connection) = self.connections.get_mut(id) else { return false };
         let Some(rings) = &mut self.ringing.rings else { return false };
         let takes_input = connection.takes_input();
-        let Some(native) = connection.protocol_session.native() else { return false };
+        let Some(native) = connection.protocol_session.with_rings() else { return false };
         if !takes_input {
             self.ready_list.looked(id, Found::Held, now);
             return false;
@@ -145,7 +144,7 @@ impl EventLoop {
     pub(super) fn answer_ring(&mut self, id: u64, now: Nanos) {
         let Some(rings) = &mut self.ringing.rings else { return self.refuse_rings(id) };
         let Some(connection) = self.connections.get_mut(id) else { return };
-        let Some(native) = connection.protocol_session.native() else { return };
+        let Some(native) = connection.protocol_session.with_rings() else { return };
         let (mut over_stream, mut bad) = (Vec::new(), None);
         for (reply_path, frames) in native.for_rings() {
             match rings.answer(id, reply_path, frames) {
@@ -166,7 +165,7 @@ impl EventLoop {
             for ask in asks {
                 let Ok(from) = &from else { continue };
                 let reply = rings.ask(id, from.ip(), &ask, now);
-                if let (Some(reply), Some(native)) = (reply, connection.protocol_session.native()) {
+                if let (Some(reply), Some(native)) = (reply, connection.protocol_session.with_rings()) {
                     native.tell(&reply);
                 }
             }
@@ -175,7 +174,7 @@ impl EventLoop {
     }
 
     fn refuse_rings(&mut self, id: u64) {
-        let Some(native) = self.connections.native(id) else { return };
+        let Some(native) = self.connections.with_rings(id) else { return };
         let asks = native.ring_asks().count();
         for _ in 0..asks {
             native.tell(&Reply::RingRefused { reason: "this node has no rings (its setting rings is off)".into() });
@@ -198,7 +197,7 @@ impl EventLoop {
                     if matches!(reply, Reply::RingBell { .. }) {
                         self.driver.metrics().ring_bell();
                     }
-                    if let Some(native) = self.connections.native(id) {
+                    if let Some(native) = self.connections.with_rings(id) {
                         native.tell(&reply);
                         self.connections.touch(id);
                     }

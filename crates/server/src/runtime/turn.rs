@@ -338,7 +338,7 @@ impl EventLoop {
         if connection.is_finished() && !self.ringing.is_answering(id) {
             connection.end();
         }
-        if connection.protocol_session.native().is_some_and(|native| native.has_ring_asks()) {
+        if connection.protocol_session.with_rings().is_some_and(|native| native.has_ring_asks()) {
             self.connections.touch(id);
         }
         self.backlog.has_submitted |= self.submit(now, id);

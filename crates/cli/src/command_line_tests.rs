@@ -1,7 +1,6 @@
 //! The command line is well-formed, its help says what matters, and bad flags are refused with a reason.
 
 use super::{Cli, Command};
-use super::{Placement, placement};
 use clap::{CommandFactory, Parser};
 use leeward_bench::replication::EXPERIMENTS;
 
@@ -184,19 +183,6 @@ fn lists_are_split_at_commas() {
     let Ok(Cli { command: Command::Dev(args), .. }) = cli else { panic!("{cli:?}") };
     assert_eq!(args.split_at, Some(vec!["k1".into(), "k2".into()]));
     assert_eq!(args.settings, [("a".to_string(), "b=c".to_string()), ("d".into(), "1".into())]);
-}
-
-#[test]
-fn placements_are_words_or_a_size() {
-    assert_eq!(placement("separated"), Ok(Placement::SEPARATED));
-    assert_eq!(placement("in-place"), Ok(Placement::IN_PLACE));
-    assert_eq!(placement("hybrid"), Ok(Placement { medium_from: 100, large_from: 1000 }));
-    assert_eq!(placement("512"), Ok(Placement::threshold(512)));
-    assert_eq!(placement("64,512"), Ok(Placement { medium_from: 64, large_from: 512 }));
-    for wrong in ["512,64", "1,2,3", "-1", "large"] {
-        assert!(placement(wrong).is_err_and(|error| error.contains("two that ascend")), "{wrong}");
-    }
-    assert!(placement("hybird").is_err_and(|error| error.contains("`separated`")));
 }
 
 #[test]
