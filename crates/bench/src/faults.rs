@@ -9,11 +9,13 @@ use crate::figures::{duration, number};
 use crate::json::{check_json, write_json};
 use crate::keys::Mix;
 use crate::machine::Machine;
+use crate::options::{self, Failure};
 use crate::replication::plan::Setup;
-use crate::replication::{CellOptions, Failure, VARIANTS, variant};
+use crate::replication::{CellOptions, VARIANTS, variant};
 use crate::report::Report;
 use crate::starter::{Started, Starter, Wanted, check_link};
-use crate::ycsb::{self, Workload};
+use crate::workload::Workload;
+use crate::ycsb;
 use clap::{Args, value_parser};
 use leeward_format::cluster::{Acknowledge, BackupMode, TableOptions};
 use leeward_format::packed::Codec;
@@ -188,7 +190,7 @@ fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Report,
         segment_bytes: None,
     };
     let Started { seeds, cluster } = starter.start(wanted)?;
-    let work = ycsb::Options {
+    let work = options::Options {
         seeds,
         workloads: vec![Workload::Load, Workload::A],
         mix: setup.mix,
@@ -201,7 +203,7 @@ fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Report,
         kills: Some(options.kills + changes.len() as u32),
         changes,
         compare_replicas: true,
-        ..ycsb::Options::default()
+        ..options::Options::default()
     };
     Ok(ycsb::measure(&work, Some(cluster), &mut |_| Ok(()))?)
 }

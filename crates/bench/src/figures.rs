@@ -1,5 +1,6 @@
 //! Figures over rounds, and how they are written. Plain functions; any thread.
 
+use hdrhistogram::Histogram;
 use std::time::Duration;
 
 #[cfg(test)]
@@ -35,4 +36,12 @@ pub fn number(value: f64) -> String {
         value if value >= 9.995 => format!("{value:.1}"),
         value => format!("{value:.2}"),
     }
+}
+
+/// Longest latency that histograms can hold, in nanoseconds: ten minutes.
+const LONGEST_NS: u64 = 600_000_000_000;
+
+/// An empty histogram of latencies in nanoseconds, with three significant digits. All have the same bounds.
+pub fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order")
 }

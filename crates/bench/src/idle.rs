@@ -1,7 +1,7 @@
 //! Measures what processes spend while they get no requests. Blocks the calling thread.
 
+use crate::options::BenchError;
 use crate::process::{ProcessSpent, memory_bytes, seconds};
-use crate::ycsb::BenchError;
 use serde::Serialize;
 use std::fmt;
 use std::io;

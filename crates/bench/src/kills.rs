@@ -7,9 +7,9 @@
 
 use crate::ledger::Ledger;
 use crate::meter::Meter;
-use crate::report::Kill;
-use crate::worker::UNBOUNDED;
-use crate::ycsb::{BenchError, Options, client_options};
+
+use crate::options::UNBOUNDED;
+use crate::options::{BenchError, Options, client_options};
 use bytes::{BufMut, BytesMut};
 use indicatif::ProgressBar;
 use leeward_client::{
@@ -19,6 +19,7 @@ use leeward_format::cluster::Acknowledge;
 use leeward_format::table::TableChange;
 use leeward_operate::dev::NodeProcesses;
 use parking_lot::Mutex;
+use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,6 +28,24 @@ use std::time::{Duration, Instant};
 #[cfg(test)]
 #[path = "kills_tests.rs"]
 mod tests;
+
+/// One `kill -9`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kill {
+    /// Id of the server whose process was killed.
+    pub server: u32,
+    /// Regions that it was primary of.
+    pub regions: Vec<u32>,
+    /// For each, seconds from the kill to the first acknowledged write; `null` if there was none in time.
+    pub unavailable_seconds: Vec<Option<f64>>,
+    /// In a cluster of one node: seconds from the kill until it served all of its regions again. `None` in other
+    /// clusters.
+    pub recovery_seconds: Option<f64>,
+    /// Seconds from its restart until every group was in sync again.
+    pub in_sync_seconds: f64,
+    /// How the table was changed at about the same time, as options of `leeward table alter`.
+    pub changed: Option<String>,
+}
 
 /// Why there is no [`victim`].
 pub(crate) const NO_PRIMARY: &str = "no region has a primary that could be killed";

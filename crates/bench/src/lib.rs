@@ -30,6 +30,7 @@ mod meter;
 pub mod moves;
 mod newest;
 mod operator;
+mod options;
 pub mod pauses;
 mod phase;
 mod plot;
@@ -42,26 +43,27 @@ mod report;
 pub mod rights;
 pub mod rotation;
 mod scan;
+mod settle;
 pub mod splits;
 pub mod starter;
 mod table;
 mod verify;
 mod worker;
+mod workload;
 pub mod ycsb;
 
 pub use distribution::{Distribution, Theta};
-pub use figures::{duration, median, number};
+pub use figures::{duration, median, new_histogram, number};
 pub use generators::{Chooser, Zipfian};
 pub use idle::{IdleProcess, IdleReport, idle};
 pub use json::{check_json, write_json};
 pub use keys::{KEY_BYTES, Mix, even_split_points, fill_value, key_bytes, mix64, sequence_of};
+pub use kills::Kill;
 pub use loaded::{Load, Requests};
 pub use machine::Machine;
+pub use options::{BenchError, Failure, Options, Reading};
 pub use plot::{Panel, Point, Series, draw, plot_file};
 pub use process::{ProcessSpent, seconds};
 pub use records::Records;
-pub use report::{
-    Backups, CpuSeconds, IoAmplification, Kill, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures,
-    new_histogram,
-};
-pub use ycsb::{BenchError, Kind, LONGEST_SCAN, Options, Workload};
+pub use report::{Backups, CpuSeconds, IoAmplification, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures};
+pub use workload::{Kind, LONGEST_SCAN, Workload};

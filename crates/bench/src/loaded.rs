@@ -4,11 +4,13 @@
 use crate::figures::verdict;
 use crate::keys::Mix;
 use crate::ledger::Ledger;
+use crate::options::{self, Failure, NODES};
 use crate::records::Records;
-use crate::replication::{Failure, Link, NODES};
+use crate::starter::Link;
 use crate::starter::{Started, Starter, Wanted};
 use crate::worker::{Measured, Shared, Worker};
-use crate::ycsb::{self, Workload};
+use crate::workload::Workload;
+use crate::ycsb;
 use clap::{Args, value_parser};
 use leeward_client::ClientError;
 use leeward_format::cluster::TableOptions;
@@ -50,7 +52,7 @@ impl Load {
         starter: &Starter,
         regions: u32,
         late: u32,
-    ) -> Result<(Started, ycsb::Options), Failure> {
+    ) -> Result<(Started, options::Options), Failure> {
         let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
         let memory_bytes = self.memory_mib << 20;
         let link = Link::Shm;
@@ -61,15 +63,15 @@ impl Load {
     }
 
     /// The options of the load, for clients that connect to these addresses.
-    pub(crate) fn of_seeds(&self, seeds: Vec<String>) -> ycsb::Options {
-        ycsb::Options {
+    pub(crate) fn of_seeds(&self, seeds: Vec<String>) -> options::Options {
+        options::Options {
             seeds,
             mix: self.mix,
             records: self.records,
             ops: 0,
             threads: self.threads,
             depth: self.depth,
-            ..ycsb::Options::default()
+            ..options::Options::default()
         }
     }
 }
@@ -137,10 +139,10 @@ impl<'a> Stretch<'a> {
 /// # Errors
 /// Those of `run`, and of connecting.
 pub(crate) fn while_loaded<T>(
-    load: &ycsb::Options,
+    load: &options::Options,
     run: impl FnOnce(&Shared<'_>) -> Result<T, Failure>,
 ) -> Result<(T, Measured), Failure> {
-    ycsb::run(&ycsb::Options { workloads: vec![Workload::Load], ..load.clone() }, None)?;
+    ycsb::run(&options::Options { workloads: vec![Workload::Load], ..load.clone() }, None)?;
     while_working(load, Workload::A, run)
 }
 
@@ -149,7 +151,7 @@ pub(crate) fn while_loaded<T>(
 /// # Errors
 /// Those of `run`, and of connecting.
 pub(crate) fn while_working<T>(
-    load: &ycsb::Options,
+    load: &options::Options,
     workload: Workload,
     run: impl FnOnce(&Shared<'_>) -> Result<T, Failure>,
 ) -> Result<(T, Measured), Failure> {

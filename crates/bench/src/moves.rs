@@ -7,10 +7,10 @@
 use crate::figures::{duration, verdict};
 use crate::json::{check_json, write_json};
 use crate::loaded::{Load, Requests, Stretch, while_loaded};
-use crate::replication::{Failure, NODES};
+use crate::options::client_options;
+use crate::options::{Failure, NODES};
 use crate::starter::{Started, Starter};
 use crate::worker::{Measured, Shared};
-use crate::ycsb::client_options;
 use clap::{Args, value_parser};
 use leeward_client::{Op, OpResult, Session};
 use leeward_format::ServerId;

@@ -1,6 +1,6 @@
 //! Users of a measurement's cluster: made, given passwords and removed by the measurement, as by an operator. Any thread.
 
-use crate::replication::Failure;
+use crate::options::Failure;
 use leeward_client::{
     Client, ClientError, ClientOptions, Grant, OpError, Password, PasswordId, Presence, Session, UserChange, UserName,
     UserRule,

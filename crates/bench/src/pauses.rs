@@ -8,7 +8,8 @@
 
 use crate::figures::verdict;
 use crate::json::{check_json, write_json};
-use crate::replication::{Failure, Link, NODES};
+use crate::options::{Failure, NODES};
+use crate::starter::Link;
 use crate::starter::{Started, Starter, Wanted};
 use bytes::Bytes;
 use clap::{Args, value_parser};

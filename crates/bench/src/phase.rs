@@ -1,13 +1,18 @@
 //! One phase: its worker threads, its progress bar, the meter, and its report.
 
 use crate::kills::Kills;
-use crate::meter::{CpuTime, Meter, Totals};
+use crate::ledger::Ledger;
+use crate::meter::Meter;
+use crate::options::BenchError;
+use crate::options::Options;
 use crate::records::Records;
 use crate::report::PhaseReport;
+use crate::settle::settle;
 use crate::worker::{Measured, Shared, Worker};
-use crate::ycsb::{Bench, BenchError, Workload};
+use crate::workload::Workload;
 use indicatif::{ProgressBar, ProgressStyle};
 use leeward_client::ClientError;
+use leeward_operate::dev::NodeProcesses;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,12 +27,14 @@ const LOOK: Duration = Duration::from_millis(20);
 const SAMPLE: Duration = Duration::from_secs(1);
 /// A phase is aborted after the deadline of one operation and this time more without a success.
 const STUCK: Duration = Duration::from_secs(5);
-/// After the last operation, the servers get at most this long to finish the work that it caused.
-const SETTLE_AT_MOST: Duration = Duration::from_secs(60);
-/// Pause between the samples that show whether they have; three in a row must be alike.
-const SETTLE_PAUSE: Duration = Duration::from_millis(250);
-/// Bytes that a server may write in such a pause and still count as settled.
-const SETTLE_BYTES: u64 = 64 << 10;
+
+/// The state that all phases of a run share.
+pub(crate) struct Bench<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) meter: Mutex<Meter>,
+    pub(crate) cluster: Option<Mutex<Box<dyn NodeProcesses>>>,
+}
 
 /// A phase that is over.
 pub(crate) struct Outcome {
@@ -142,40 +149,6 @@ fn watch(bench: &Bench<'_>, shared: &Shared<'_>, bar: &ProgressBar, finished: im
         return watched;
     }
     Watched::Over
-}
-
-/// What a phase cost, and how long the servers worked after its last answer.
-pub(crate) struct Settled {
-    pub(crate) totals: Totals,
-    pub(crate) cpu: CpuTime,
-    /// Seconds until the servers had been idle for three samples.
-    pub(crate) waited: f64,
-    /// Seconds until the last compaction or shipment was over.
-    pub(crate) worked: f64,
-}
-
-/// Waits until compactions and shipments that the phase caused are over; returns what the phase cost.
-pub(crate) fn settle(meter: &Mutex<Meter>) -> Settled {
-    let started = Instant::now();
-    let (mut alike, mut worked) = (0, 0.0);
-    let mut meter = meter.lock();
-    meter.sample();
-    while alike < 3 && started.elapsed() < SETTLE_AT_MOST {
-        let before = *meter.totals();
-        thread::sleep(SETTLE_PAUSE);
-        meter.sample();
-        let now = meter.totals();
-        let written = now.all.engine_written_bytes.zip(before.all.engine_written_bytes);
-        let quiet = written.is_none_or(|(now, before)| now - before <= SETTLE_BYTES);
-        let still = now.primaries == before.primaries && now.backups == before.backups;
-        let idle = now.compaction_memory == 0;
-        alike = if quiet && still && idle { alike + 1 } else { 0 };
-        // The counters of a compaction change when it ends. A tail that is flushed later is no work that is still owed.
-        if !still {
-            worked = started.elapsed().as_secs_f64();
-        }
-    }
-    Settled { totals: meter.take_totals(), cpu: meter.take_cpu(), waited: started.elapsed().as_secs_f64(), worked }
 }
 
 fn progress_bar(workload: Workload, ops: u64) -> ProgressBar {

@@ -1,6 +1,6 @@
 //! Sends commands of Redis with `redis-benchmark`, which comes with Redis. Blocks the calling thread until it ends.
 
-use crate::replication::Failure;
+use crate::options::Failure;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::process::Command;

@@ -3,12 +3,15 @@
 //! Names in the JSON never change; new ones may be added. A figure that could not be measured, or did not occur, is
 //! `null`, never zero.
 
+use crate::figures::new_histogram;
+use crate::kills::Kill;
 use crate::meter::{RoleSpent, Totals};
-use crate::phase::Settled;
+use crate::options::Options;
 use crate::process::{Amount, seconds};
+use crate::settle::Settled;
 use crate::verify::Verified;
 use crate::worker::Measured;
-use crate::ycsb::{Kind, Options, Workload};
+use crate::workload::{Kind, Workload};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -185,14 +188,6 @@ pub struct LatencyByOperation {
     pub rmw: Option<Latency>,
 }
 
-/// Longest latency that histograms can hold, in nanoseconds: ten minutes.
-const LONGEST_NS: u64 = 600_000_000_000;
-
-/// An empty histogram of latencies in nanoseconds, with three significant digits. All have the same bounds.
-pub fn new_histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order")
-}
-
 /// Percentiles in microseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Latency {
@@ -260,24 +255,6 @@ pub struct Backups {
     pub index_bytes_received: u64,
     /// Bytes of them whose pointers were translated.
     pub index_bytes_rewritten: u64,
-}
-
-/// One `kill -9`.
-#[derive(Clone, Debug, Serialize)]
-pub struct Kill {
-    /// Id of the server whose process was killed.
-    pub server: u32,
-    /// Regions that it was primary of.
-    pub regions: Vec<u32>,
-    /// For each, seconds from the kill to the first acknowledged write; `null` if there was none in time.
-    pub unavailable_seconds: Vec<Option<f64>>,
-    /// In a cluster of one node: seconds from the kill until it served all of its regions again. `None` in other
-    /// clusters.
-    pub recovery_seconds: Option<f64>,
-    /// Seconds from its restart until every group was in sync again.
-    pub in_sync_seconds: f64,
-    /// How the table was changed at about the same time, as options of `leeward table alter`.
-    pub changed: Option<String>,
 }
 
 impl Report {

@@ -2,10 +2,11 @@
 
 use super::{Backups, PhaseReport, Report};
 use crate::meter::Totals;
-use crate::phase::Settled;
+use crate::options::Options;
+use crate::settle::Settled;
 use crate::verify::Verified;
 use crate::worker::Measured;
-use crate::ycsb::{Kind, Options, Workload};
+use crate::workload::{Kind, Workload};
 use hdrhistogram::Histogram;
 use leeward_client::Traffic;
 use serde_json::Value;

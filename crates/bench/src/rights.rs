@@ -7,8 +7,8 @@
 use crate::figures::{median, verdict};
 use crate::json::{check_json, write_json};
 use crate::operator::{Made, Operator, Verdict, wait_until};
+use crate::options::Failure;
 use crate::redis_benchmark::{Commands, KEYS, drive};
-use crate::replication::Failure;
 use crate::starter::temporary;
 use clap::{Args, value_parser};
 use leeward_client::Grant;

@@ -8,8 +8,8 @@
 use crate::figures::duration;
 use crate::json::{check_json, write_json};
 use crate::loaded::{Load, Requests, Stretch, while_loaded};
+use crate::options::Failure;
 use crate::pauses::{Probe, connect, keep_probing, settle};
-use crate::replication::Failure;
 use crate::starter::{Started, Starter};
 use crate::worker::Shared;
 use clap::{Args, value_parser};

@@ -3,10 +3,11 @@
 //! Belongs to one thread.
 
 use crate::keys::even_split_points;
-use crate::replication::{Failure, Link};
+use crate::options::Failure;
 use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
 use leeward_operate::dev::{Cluster, Fabric, NodeProcesses, Plan};
+use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,22 @@ use tempfile::TempDir;
 const SPIN_US: u64 = 100;
 /// Exit code after Ctrl-C, as shells have it.
 const INTERRUPTED: i32 = 130;
+
+/// How nodes and clients reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Link {
+    /// Nodes by shared memory, clients by TCP.
+    Shm,
+    /// All by TCP.
+    Tcp,
+    /// All by shared memory.
+    Rings,
+    /// As `Rings`; nodes and clients poll for messages for 100 us before they sleep.
+    SpinningRings,
+    /// Nodes by libfabric's own TCP, where libfabric is installed; clients by TCP.
+    Libfabric,
+}
 
 /// A cluster to be started.
 #[derive(Debug)]

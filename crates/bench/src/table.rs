@@ -1,7 +1,8 @@
 //! The tables of a report, for people: absent figures are `-`.
 
-use crate::report::{Kill, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures};
-use crate::ycsb::Kind;
+use crate::kills::Kill;
+use crate::report::{Latency, LatencyByOperation, PhaseReport, Report, RoleFigures};
+use crate::workload::Kind;
 use std::fmt;
 
 #[cfg(test)]

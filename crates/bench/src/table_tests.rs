@@ -1,7 +1,7 @@
 //! The tables of a report.
 
 use super::differs;
-use crate::report::Kill;
+use crate::kills::Kill;
 use crate::report::tests::report;
 
 #[test]

@@ -1,13 +1,15 @@
 //! One client thread of a phase: a pipelined session that keeps `depth` operations in flight, measures their latency,
 //! and reports the outcome of each write to the ledger.
 
+use crate::figures::new_histogram;
 use crate::generators::Chooser;
 use crate::keys::{KEY_BYTES, Mix, key, mix64, sequence_of, value};
 use crate::ledger::Ledger;
+use crate::options::UNBOUNDED;
+use crate::options::{Options, reading_options};
 use crate::records::Records;
-use crate::report::new_histogram;
 use crate::scan::{Scan, asked_regions};
-use crate::ycsb::{Kind, LONGEST_SCAN, Options, Workload, reading_options};
+use crate::workload::{Kind, LONGEST_SCAN, Workload};
 use hdrhistogram::Histogram;
 use leeward_client::{ClientError, Condition, Done, Lifetime, Op, OpError, OpResult, Session, Ticket, Traffic};
 use leeward_format::RegionId;
@@ -17,9 +19,6 @@ use std::time::{Duration, Instant};
 
 /// How long a thread waits for answers before it checks whether it should stop.
 const LOOK_UP: Duration = Duration::from_millis(50);
-
-/// Panic message: `submit` fails only at a limit, and [`client_options`](crate::ycsb::client_options) sets none.
-pub(crate) const UNBOUNDED: &str = "the number of operations in flight is not limited";
 
 /// The state that the threads of a phase share.
 pub(crate) struct Shared<'a> {

@@ -60,7 +60,7 @@ fn options(args: &YcsbArgs) -> Options {
         ops: args.ops,
         distribution: args.distribution,
         read_members: 1,
-        reading: ycsb::Reading::default(),
+        reading: leeward_bench::Reading::default(),
         threads: args.threads,
         depth: args.depth,
         target_rate: args.target_rate,

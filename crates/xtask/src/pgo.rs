@@ -7,8 +7,8 @@
 //! optimized for size: so it covers what a busy node, and a busy embedded store, does. All files are below `target/pgo`.
 
 use clap::{Args, ValueEnum};
+use leeward_bench::Failure;
 use leeward_bench::redis;
-use leeward_bench::replication::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -8,9 +8,9 @@ mod servers;
 
 use crate::figures::{median, number, verdict};
 use crate::json::{check_json, write_json};
+use crate::options::Failure;
 use crate::process::{ProcessSpent, seconds};
 use crate::redis_benchmark::{Commands, KEYS, drive};
-use crate::replication::Failure;
 use crate::starter::temporary;
 use clap::{Args, value_parser};
 use leeward_client::{ClientOptions, Session};

@@ -3,7 +3,7 @@
 //! Dropping [`Servers`] ends the processes, and so does the end of this process. Belongs to the main thread: the kernel
 //! ends them with the thread that started them.
 
-use crate::replication::Failure;
+use crate::options::Failure;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

@@ -2,9 +2,10 @@
 
 use super::figure::Figure;
 use super::plan::Setup;
-use super::variants::{Link, Variant, variant};
+use super::variants::{Variant, variant};
 use crate::figures::median;
 use crate::report::PhaseReport;
+use crate::starter::Link;
 use serde::Serialize;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The experiments of the papers, which combine variants. Data; any thread.
 
 use crate::keys::Mix;
-use crate::ycsb::Workload;
+use crate::workload::Workload;
 
 /// One comparison of the papers: every variant with every row of its grids.
 #[derive(Debug)]

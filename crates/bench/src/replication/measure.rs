@@ -6,9 +6,11 @@ use super::figure::Figure;
 use super::plan::Setup;
 use super::{Options, rebuild, recovery, variant};
 use crate::keys::{Mix, key};
+use crate::options::{self, BenchError};
 use crate::report::PhaseReport;
 use crate::starter::{Started, Starter, Wanted};
-use crate::ycsb::{self, BenchError, Workload};
+use crate::workload::Workload;
+use crate::ycsb;
 use leeward_client::{Op, OpResult, Session};
 use leeward_format::cluster::IndexKind;
 use std::ops::RangeInclusive;
@@ -68,7 +70,7 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
     };
     let mut started = starter.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
     let records = records(options, setup);
-    let load = ycsb::Options {
+    let load = options::Options {
         seeds: started.seeds.clone(),
         workloads: vec![Workload::Load],
         mix: setup.mix,
@@ -77,17 +79,17 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
         threads,
         depth,
         reading: of.reading,
-        ..ycsb::Options::default()
+        ..options::Options::default()
     };
     match setup.shape.work {
         Work::LoadAndA => {
-            let work = ycsb::Options { workloads: vec![Workload::Load, Workload::A], ..load };
+            let work = options::Options { workloads: vec![Workload::Load, Workload::A], ..load };
             run(setup, &work, Some(started))
         }
         Work::LoadAndReads(members) => {
             let mut phases = run(setup, &load, None)?;
             for &read_members in members {
-                let reads = ycsb::Options { workloads: vec![Workload::C], read_members, ..load.clone() };
+                let reads = options::Options { workloads: vec![Workload::C], read_members, ..load.clone() };
                 wait_for_backups(setup, &reads)?;
                 phases.extend(run(setup, &reads, None)?);
             }
@@ -121,11 +123,11 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
     }
 }
 
-fn run_steps(setup: Setup, load: &ycsb::Options, steps: &[Step]) -> Result<Vec<PhaseReport>, BenchError> {
+fn run_steps(setup: Setup, load: &options::Options, steps: &[Step]) -> Result<Vec<PhaseReport>, BenchError> {
     let mut phases = Vec::new();
     for &Step { name, workload, threads, depth, ops_percent, .. } in steps {
         let ops = load.ops * ops_percent / 100;
-        let work = ycsb::Options { workloads: vec![workload], threads, depth, ops, ..load.clone() };
+        let work = options::Options { workloads: vec![workload], threads, depth, ops, ..load.clone() };
         let mut of_it = run(setup, &work, None)?;
         of_it.iter_mut().for_each(|phase| name.clone_into(&mut phase.workload));
         phases.append(&mut of_it);
@@ -134,7 +136,7 @@ fn run_steps(setup: Setup, load: &ycsb::Options, steps: &[Step]) -> Result<Vec<P
 }
 
 /// Runs the workloads of `work`. A cluster that is given is dropped at the end.
-fn run(setup: Setup, work: &ycsb::Options, cluster: Option<Started>) -> Result<Vec<PhaseReport>, BenchError> {
+fn run(setup: Setup, work: &options::Options, cluster: Option<Started>) -> Result<Vec<PhaseReport>, BenchError> {
     let report = ycsb::measure(work, cluster.map(|started| started.cluster), &mut |phase| {
         print_phase(phase);
         check(setup, phase, work.read_members)
@@ -152,11 +154,11 @@ fn run(setup: Setup, work: &ycsb::Options, cluster: Option<Started>) -> Result<V
 
 /// Waits until backups answer reads, if several members are asked: a copy begins once its L0s fit its memory and it has
 /// heard from its primary. [`check`] refuses the phase if they still do not.
-fn wait_for_backups(setup: Setup, reads: &ycsb::Options) -> Result<(), BenchError> {
+fn wait_for_backups(setup: Setup, reads: &options::Options) -> Result<(), BenchError> {
     if reads.read_members == 1 {
         return Ok(());
     }
-    let mut session = Session::connect(&reads.seeds, ycsb::reading_options(reads))?;
+    let mut session = Session::connect(&reads.seeds, options::reading_options(reads))?;
     let begun = Instant::now();
     while begun.elapsed() < BACKUPS_WITHIN {
         let sample = (0..LOOKS).map(|part| Op::Get { key: key(reads.records * part / LOOKS) });

@@ -1,9 +1,10 @@
 //! What is refused, and how large L0s are.
 
+use super::super::CellOptions;
 use super::super::cells::tests::sample;
 use super::super::experiments::{MANY, Shape, indexed};
-use super::super::{CellOptions, NODES};
 use super::*;
+use crate::options::NODES;
 
 fn options(l0_kib: Option<u64>, records: Option<u64>) -> Options {
     let cell = CellOptions { l0_kib, nodes: NODES, memory_mib: 64, regions: 3, threads: 2, depth: 32 };

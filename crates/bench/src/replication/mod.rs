@@ -23,12 +23,13 @@ mod targets;
 mod variants;
 mod wanted;
 
+use crate::options::{Failure, NODES};
 pub use cells::{Cell, CpuShare, Percentiles, RecoveryFigures};
 pub use experiments::{EXPERIMENTS, Experiment};
 pub use figure::Figure;
 pub use targets::{Bound, Verdict};
 pub(crate) use variants::variant;
-pub use variants::{Link, VARIANTS, Variant};
+pub use variants::{VARIANTS, Variant};
 
 use crate::json::{check_json, write_json};
 use crate::machine::Machine;
@@ -38,15 +39,9 @@ use clap::{Args, value_parser};
 use measure::measure;
 use plan::{Scope, Setup};
 use serde::Serialize;
-use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-/// Any failure, as a message for people.
-pub type Failure = Box<dyn Error + Send + Sync>;
-
-/// Nodes of every cluster, unless an option or an experiment says otherwise.
-pub const NODES: u32 = 3;
 /// Size of an L0 in KiB, unless an option or an experiment says otherwise.
 const L0_KIB: u64 = 256;
 

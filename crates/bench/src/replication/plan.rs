@@ -6,7 +6,7 @@
 use super::experiments::{EXPERIMENTS, Experiment, Grid, Shape};
 use super::variants::{VARIANTS, variant};
 use crate::keys::Mix;
-use crate::ycsb::STALE;
+use crate::options::STALE;
 use leeward_format::cluster::{Addressing, Reads, TableOptions};
 use std::fmt;
 

@@ -1,16 +1,17 @@
 //! A primary dies whose hash index clients read (HiStore 4.3, 5.4): how long it takes until clients read that of the new one, and
 //! until it has all pairs again.
 
-use super::Failure;
 use super::experiments::REBUILD;
 use crate::keys::key;
 use crate::kills::{NO_PRIMARY, victim};
 use crate::meter::Meter;
-use crate::phase::settle;
+use crate::options::Failure;
+use crate::options::{self, client_options};
 use crate::report::{PhaseReport, Rebuild};
+use crate::settle::settle;
 use crate::starter::Started;
 use crate::worker::Measured;
-use crate::ycsb::{self, Workload, client_options};
+use crate::workload::Workload;
 use bytes::Bytes;
 use leeward_client::{Access, ClientOptions, Op, OpResult, RegionMap, Session};
 use leeward_format::RegionId;
@@ -35,7 +36,7 @@ const KEYS: usize = 64;
 const STATUS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Kills the node with most primaries of a loaded cluster. It stays away.
-pub(super) fn measure(started: &mut Started, load: &ycsb::Options) -> Result<PhaseReport, Failure> {
+pub(super) fn measure(started: &mut Started, load: &options::Options) -> Result<PhaseReport, Failure> {
     let options = || ClientOptions { retry_pause: RETRY_PAUSE, ..client_options(load) };
     let map = Session::connect(&load.seeds, options())?.fetch_map()?;
     let lost = victim(&map).ok_or(NO_PRIMARY)?;
@@ -61,7 +62,7 @@ pub(super) fn measure(started: &mut Started, load: &ycsb::Options) -> Result<Pha
 }
 
 /// Kills the node with most primaries of a loaded cluster, and waits until others serve its regions.
-pub(super) fn lose(started: &mut Started, load: &ycsb::Options) -> Result<(), Failure> {
+pub(super) fn lose(started: &mut Started, load: &options::Options) -> Result<(), Failure> {
     let mut session = Session::connect(&load.seeds, client_options(load))?;
     let map = session.fetch_map()?;
     let lost = victim(&map).ok_or(NO_PRIMARY)?;
@@ -73,7 +74,11 @@ pub(super) fn lose(started: &mut Started, load: &ycsb::Options) -> Result<(), Fa
 }
 
 /// The regions of which a server is primary, and all keys of records in them.
-fn of_server(map: &RegionMap, server: u32, load: &ycsb::Options) -> Result<(BTreeSet<RegionId>, Vec<Bytes>), Failure> {
+fn of_server(
+    map: &RegionMap,
+    server: u32,
+    load: &options::Options,
+) -> Result<(BTreeSet<RegionId>, Vec<Bytes>), Failure> {
     let mut routes = RouteCache::default();
     routes.apply(RoutesUpdate::everything(map)).map_err(|error| error.to_string())?;
     let is_of_it = |op: &Op| {

@@ -4,16 +4,17 @@
 //!
 //! A node that stays away is replaced by others within moments. So the one that comes back is started at once.
 
-use super::Failure;
 use super::experiments::RECOVERY;
 use crate::kills::{NO_PRIMARY, Probes, members_in_sync, victim};
 use crate::loaded::{Stretch, while_working};
 use crate::meter::Meter;
-use crate::phase::settle;
+use crate::options::Failure;
+use crate::options::{self, client_options};
 use crate::report::{PhaseReport, Recovery};
+use crate::settle::settle;
 use crate::starter::Started;
 use crate::worker::Shared;
-use crate::ycsb::{self, Workload, client_options};
+use crate::workload::Workload;
 use leeward_client::{ClientOptions, GroupConfig, RegionMap, Session};
 use leeward_format::cluster::Member;
 use leeward_operate::dev::NodeProcesses;
@@ -52,7 +53,7 @@ struct Outage {
 
 /// Kills the node with most primaries of a loaded cluster, and then another one, which comes back empty. `directory` is
 /// where the nodes have their volumes.
-pub(super) fn measure(started: Started, load: &ycsb::Options, directory: &Path) -> Result<PhaseReport, Failure> {
+pub(super) fn measure(started: Started, load: &options::Options, directory: &Path) -> Result<PhaseReport, Failure> {
     let mut cluster = started.cluster;
     let options = ClientOptions { retry_pause: PROBE_PAUSE, ..client_options(load) };
     let mut session = Session::connect(&load.seeds, options)?;

@@ -1,28 +1,12 @@
 //! The variants of a cluster that experiments compare. Data; any thread.
 
-use crate::ycsb::Reading;
+use crate::options::Reading;
+use crate::starter::Link;
 use leeward_format::cluster::{
     Acknowledge, Addressing, BackupMode, CompactionMode, Posting, Preset, ReadPaths, Reads, TableOptions,
 };
 use leeward_format::packed::Codec;
 use leeward_format::partition::Partition;
-use serde::Serialize;
-
-/// How nodes and clients reach each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Link {
-    /// Nodes by shared memory, clients by TCP.
-    Shm,
-    /// All by TCP.
-    Tcp,
-    /// All by shared memory.
-    Rings,
-    /// As `Rings`; nodes and clients poll for messages for 100 us before they sleep.
-    SpinningRings,
-    /// Nodes by libfabric's own TCP, where libfabric is installed; clients by TCP.
-    Libfabric,
-}
 
 /// A way to run a cluster.
 #[derive(Debug)]

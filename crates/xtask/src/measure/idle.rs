@@ -4,7 +4,7 @@
 //! memory of the process to the regions that it serves, or to those that it backs up.
 
 use clap::Args;
-use leeward_bench::replication::Failure;
+use leeward_bench::Failure;
 use leeward_bench::starter::temporary;
 use leeward_bench::{IdleReport, check_json, even_split_points, idle, write_json};
 use leeward_client::{Client, ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};

@@ -7,7 +7,7 @@ mod routes;
 
 use clap::{Args, Subcommand};
 use idle::IdleArgs;
-use leeward_bench::replication::Failure;
+use leeward_bench::Failure;
 use leeward_bench::starter::Starter;
 use leeward_bench::{faults, moves, pauses, redis, rights, rotation, splits};
 use routes::RoutesArgs;

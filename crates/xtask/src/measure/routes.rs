@@ -6,7 +6,7 @@
 //! another server, so that no master changes anything.
 
 use clap::Args;
-use leeward_bench::replication::Failure;
+use leeward_bench::Failure;
 use leeward_bench::starter::temporary;
 use leeward_bench::{check_json, write_json};
 use leeward_client::{ClientError, ClientOptions, Session, TableOptions};

@@ -1,6 +1,6 @@
 //! Floors inside crates: which module of a crate may use which. The table "Floors inside crates" of `docs/design/source.md` lists
 //! the modules at the root of a crate, or of a folder in it (`crate/folder`), the lowest first. A module uses only those before
-//! it, so there are no circles. Arrows up that are not opened yet are in the table too; it has none that there is not.
+//! it, so there are no circles.
 //!
 //! Tests are exempt. Pure.
 
@@ -20,16 +20,12 @@ struct Floors {
     name: String,
     /// Its modules, the lowest first.
     modules: Vec<String>,
-    /// Arrows up that are left: from a module to one above it.
-    left: BTreeSet<(String, String)>,
 }
 
 impl Floors {
-    /// From a row of the table; in its last cell an arrow is a pair of names.
+    /// From a row of the table.
     fn of(row: &[&str]) -> Option<Floors> {
-        let left = names(row.get(2)?);
-        let left = left.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-        Some(Floors { name: names(row.first()?).into_iter().next()?, modules: names(row.get(1)?), left })
+        Some(Floors { name: names(row.first()?).into_iter().next()?, modules: names(row.get(1)?) })
     }
 
     /// The folder of the modules, and what their names begin with in code.
@@ -59,7 +55,7 @@ fn in_map(what: String) -> Violation {
 
 fn check_folder(repository: &Repository, floors: &Floors, violations: &mut Vec<Violation>) {
     let (source, prefix) = floors.source();
-    let (mut found, mut up) = (BTreeSet::new(), BTreeSet::new());
+    let mut found = BTreeSet::new();
     for (file, text) in repository.with_extension("rs") {
         let Some(module) = file.strip_prefix(&source).ok().and_then(root_module).filter(|_| !is_test(file)) else {
             continue;
@@ -67,14 +63,10 @@ fn check_folder(repository: &Repository, floors: &Floors, violations: &mut Vec<V
         found.insert(module.clone());
         let Some(floor) = floors.floor(&module) else { continue };
         for (line, used) in uses(&without_tests(&code_only(text)), &prefix) {
-            let above = floors.floor(&used).is_some_and(|other| other > floor);
-            if above && !floors.left.contains(&(module.clone(), used.clone())) {
+            if floors.floor(&used).is_some_and(|other| other > floor) {
                 let what =
                     format!("`{module}` uses `{used}`, which is above it: see the table of floors in {SOURCE_MAP}");
                 violations.push(Violation { file: file.into(), line, what });
-            }
-            if above {
-                up.insert((module.clone(), used));
             }
         }
     }
@@ -84,10 +76,6 @@ fn check_folder(repository: &Repository, floors: &Floors, violations: &mut Vec<V
     }
     for module in floors.modules.iter().filter(|module| !found.contains(*module)) {
         violations.push(in_map(format!("{name} has no module `{module}`, which is in the table of floors")));
-    }
-    for (from, to) in floors.left.difference(&up) {
-        violations
-            .push(in_map(format!("{name}: `{from}` does not use `{to}` any more: take the arrow out of the table")));
     }
 }
 
