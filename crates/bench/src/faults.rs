@@ -13,7 +13,7 @@ use crate::options::{self, Failure};
 use crate::replication::plan::Setup;
 use crate::replication::{CellOptions, VARIANTS, variant};
 use crate::report::Report;
-use crate::starter::{Started, Starter, Wanted, check_link};
+use crate::starter::{Started, Starter, WantedCluster, check_link};
 use crate::workload::Workload;
 use crate::ycsb;
 use clap::{Args, value_parser};
@@ -180,7 +180,7 @@ fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Report,
     let table = setup.table(options.cell.l0_bytes());
     table.check().map_err(|reason| format!("--l0-kib: {reason}"))?;
     let changes = changes(&table);
-    let wanted = Wanted {
+    let wanted = WantedCluster {
         table,
         link: of.link,
         regions: options.cell.regions,

@@ -7,8 +7,8 @@ use crate::ledger::Ledger;
 use crate::options::{self, Failure, NODES};
 use crate::records::Records;
 use crate::starter::Link;
-use crate::starter::{Started, Starter, Wanted};
-use crate::worker::{Measured, Shared, Worker};
+use crate::starter::{Started, Starter, WantedCluster};
+use crate::worker::{Measured, PhaseState, Worker};
 use crate::workload::Workload;
 use crate::ycsb;
 use clap::{Args, value_parser};
@@ -56,7 +56,7 @@ impl Load {
         let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
         let memory_bytes = self.memory_mib << 20;
         let link = Link::Shm;
-        let wanted = Wanted { table, link, regions, nodes: NODES, late, memory_bytes, segment_bytes: None };
+        let wanted = WantedCluster { table, link, regions, nodes: NODES, late, memory_bytes, segment_bytes: None };
         let started = starter.start(wanted)?;
         let load = self.of_seeds(started.seeds.clone());
         Ok((started, load))
@@ -120,7 +120,7 @@ pub(crate) struct Stretch<'a> {
 
 impl<'a> Stretch<'a> {
     /// Begins a stretch now.
-    pub(crate) fn begin(shared: &'a Shared<'_>) -> Stretch<'a> {
+    pub(crate) fn begin(shared: &'a PhaseState<'_>) -> Stretch<'a> {
         let succeeded = &shared.succeeded;
         Stretch { succeeded, begun: Instant::now(), before: succeeded.load(Ordering::Relaxed) }
     }
@@ -140,7 +140,7 @@ impl<'a> Stretch<'a> {
 /// Those of `run`, and of connecting.
 pub(crate) fn while_loaded<T>(
     load: &options::Options,
-    run: impl FnOnce(&Shared<'_>) -> Result<T, Failure>,
+    run: impl FnOnce(&PhaseState<'_>) -> Result<T, Failure>,
 ) -> Result<(T, Measured), Failure> {
     ycsb::run(&options::Options { workloads: vec![Workload::Load], ..load.clone() }, None)?;
     while_working(load, Workload::A, run)
@@ -153,10 +153,10 @@ pub(crate) fn while_loaded<T>(
 pub(crate) fn while_working<T>(
     load: &options::Options,
     workload: Workload,
-    run: impl FnOnce(&Shared<'_>) -> Result<T, Failure>,
+    run: impl FnOnce(&PhaseState<'_>) -> Result<T, Failure>,
 ) -> Result<(T, Measured), Failure> {
     let ledger = Ledger::new(false);
-    let shared = Shared {
+    let shared = PhaseState {
         workload,
         options: load,
         ledger: &ledger,

@@ -10,7 +10,7 @@ use crate::loaded::{Load, Requests, Stretch, while_loaded};
 use crate::options::client_options;
 use crate::options::{Failure, NODES};
 use crate::starter::{Started, Starter};
-use crate::worker::{Measured, Shared};
+use crate::worker::{Measured, PhaseState};
 use clap::{Args, value_parser};
 use leeward_client::{Op, OpResult, Session};
 use leeward_format::ServerId;
@@ -162,7 +162,7 @@ fn is_late(server: ServerId) -> bool {
 struct LoadedCluster<'a> {
     started: Started,
     session: Session,
-    shared: &'a Shared<'a>,
+    shared: &'a PhaseState<'a>,
     rest: Duration,
     stages: Vec<Stage>,
 }

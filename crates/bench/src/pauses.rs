@@ -10,7 +10,7 @@ use crate::figures::verdict;
 use crate::json::{check_json, write_json};
 use crate::options::{Failure, NODES};
 use crate::starter::Link;
-use crate::starter::{Started, Starter, Wanted};
+use crate::starter::{Started, Starter, WantedCluster};
 use bytes::Bytes;
 use clap::{Args, value_parser};
 use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};
@@ -169,7 +169,7 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
         eprintln!("{}: {rounds} rounds", kind.name());
         let (backups, l0_bytes) = (options.backups, kind.l0_bytes());
         let table = TableOptions { replicas: 3, min_in_sync: 2, l0_bytes, backups, ..TableOptions::default() };
-        let wanted = Wanted {
+        let wanted = WantedCluster {
             table,
             link: Link::Shm,
             regions: 1,

@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::records::Records;
 use crate::report::PhaseReport;
 use crate::settle::settle;
-use crate::worker::{Measured, Shared, Worker};
+use crate::worker::{Measured, PhaseState, Worker};
 use crate::workload::Workload;
 use indicatif::{ProgressBar, ProgressStyle};
 use leeward_client::ClientError;
@@ -61,7 +61,7 @@ pub(crate) fn run(
         meter.take_totals();
         meter.take_cpu();
     }
-    let shared = Shared {
+    let shared = PhaseState {
         workload,
         options,
         ledger,
@@ -123,7 +123,7 @@ enum Watched {
 }
 
 /// Draws the progress, samples the servers and checks the cluster until the threads are done.
-fn watch(bench: &Bench<'_>, shared: &Shared<'_>, bar: &ProgressBar, finished: impl Fn() -> bool) -> Watched {
+fn watch(bench: &Bench<'_>, shared: &PhaseState<'_>, bar: &ProgressBar, finished: impl Fn() -> bool) -> Watched {
     let mut sampled = Instant::now();
     let mut succeeded = (0, Instant::now());
     while !finished() {

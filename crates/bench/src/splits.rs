@@ -11,7 +11,7 @@ use crate::loaded::{Load, Requests, Stretch, while_loaded};
 use crate::options::Failure;
 use crate::pauses::{Probe, connect, keep_probing, settle};
 use crate::starter::{Started, Starter};
-use crate::worker::Shared;
+use crate::worker::PhaseState;
 use clap::{Args, value_parser};
 use leeward_client::{Op, OpResult, Session};
 use leeward_format::cluster::RegionRequest;
@@ -101,7 +101,7 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
     Ok(splits.requests.is_lossless())
 }
 
-fn split_all(options: &Options, started: &mut Started, shared: &Shared<'_>) -> Result<Vec<Split>, Failure> {
+fn split_all(options: &Options, started: &mut Started, shared: &PhaseState<'_>) -> Result<Vec<Split>, Failure> {
     let (probe, probing) = (Probe::default(), connect(&started.seeds)?);
     let mut field = LoadedCluster { session: connect(&started.seeds)?, shared, probe: &probe };
     let splits = thread::scope(|scope| {
@@ -118,7 +118,7 @@ fn split_all(options: &Options, started: &mut Started, shared: &Shared<'_>) -> R
 /// A cluster under load.
 struct LoadedCluster<'a> {
     session: Session,
-    shared: &'a Shared<'a>,
+    shared: &'a PhaseState<'a>,
     probe: &'a Probe,
 }
 

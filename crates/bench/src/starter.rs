@@ -38,7 +38,7 @@ pub enum Link {
 
 /// A cluster to be started.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedCluster {
     pub(crate) table: TableOptions,
     /// The transports between nodes, and to clients.
     pub(crate) link: Link,
@@ -80,7 +80,7 @@ impl Starter {
     }
 
     /// Starts a cluster and waits until every region has all of its replicas.
-    pub(crate) fn start(&self, wanted: Wanted) -> Result<Started, Failure> {
+    pub(crate) fn start(&self, wanted: WantedCluster) -> Result<Started, Failure> {
         let directory = tempfile::Builder::new().prefix("cell-").tempdir_in(&self.directory)?;
         let link = wanted.link;
         let mut cluster = Cluster::start(self.plan(wanted, directory.path())?)?.with_temporary(directory);
@@ -100,8 +100,8 @@ impl Starter {
         self.directory.path()
     }
 
-    fn plan(&self, wanted: Wanted, directory: &Path) -> Result<Plan, Failure> {
-        let Wanted { mut table, link, mut regions, nodes, late, memory_bytes, segment_bytes } = wanted;
+    fn plan(&self, wanted: WantedCluster, directory: &Path) -> Result<Plan, Failure> {
+        let WantedCluster { mut table, link, mut regions, nodes, late, memory_bytes, segment_bytes } = wanted;
         if table.partition.is_hash() {
             (table.partition, regions) = (table.partition.with_tokens(regions), 1);
         }

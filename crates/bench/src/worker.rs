@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// The state that the threads of a phase share.
-pub(crate) struct Shared<'a> {
+pub(crate) struct PhaseState<'a> {
     pub(crate) workload: Workload,
     pub(crate) options: &'a Options,
     pub(crate) ledger: &'a Ledger,
@@ -103,7 +103,7 @@ struct Flight {
 }
 
 pub(crate) struct Worker<'a> {
-    shared: &'a Shared<'a>,
+    shared: &'a PhaseState<'a>,
     session: Session,
     /// The regions that a scan asks: see [`asked_regions`].
     regions: Vec<RegionId>,
@@ -119,7 +119,11 @@ pub(crate) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     /// Thread number `index` of the phase.
-    pub(crate) fn connect(shared: &'a Shared<'a>, chooser: Chooser, index: usize) -> Result<Worker<'a>, ClientError> {
+    pub(crate) fn connect(
+        shared: &'a PhaseState<'a>,
+        chooser: Chooser,
+        index: usize,
+    ) -> Result<Worker<'a>, ClientError> {
         let options = shared.options;
         let pause = options.target_rate.map(|rate| Duration::from_secs_f64(options.threads as f64 / rate));
         let offset = |pause: Duration| pause.mul_f64(index as f64 / options.threads as f64);

@@ -2,7 +2,7 @@
 
 use crate::clients::native::Native;
 use crate::clients::resp::Resp;
-use crate::clients::{Log, Shared, Store, work};
+use crate::clients::{ClientRun, Log, Store, work};
 use crate::cluster::coordinator::CoordinatorKind;
 use crate::cluster::{self, Cluster, Plan, disk, table_options};
 use crate::error::ChaosError;
@@ -174,7 +174,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Everything from the first operation to the verdict.
     fn go(&mut self, kinds: Vec<FaultKind>, report: &mut Report) -> Result<(), ChaosError> {
-        let shared = Shared::new();
+        let shared = ClientRun::new();
         let mut rng = Rng::new(self.options.seed ^ 0x5eed);
         let mut log = Log::default();
         let stores = self.stores();
@@ -232,7 +232,7 @@ impl Run<'_> {
     }
 
     /// Runs rounds of faults until the time is over or the cluster does not heal.
-    fn strike(&mut self, kinds: Vec<FaultKind>, shared: &Shared, report: &mut Report) -> Result<(), ChaosError> {
+    fn strike(&mut self, kinds: Vec<FaultKind>, shared: &ClientRun, report: &mut Report) -> Result<(), ChaosError> {
         let mut schedule = Schedule::new(self.options.seed, kinds);
         let begun = Instant::now();
         self.pass(WARM_UP, report)?;
@@ -321,7 +321,7 @@ impl Run<'_> {
 
     /// Waits until all regions have had all of their members for a while, and answers whether they have. If that takes too long,
     /// all servers are restarted, as an operator would do, and the report says so.
-    fn become_whole(&mut self, shared: &Shared, report: &mut Report) -> Result<bool, ChaosError> {
+    fn become_whole(&mut self, shared: &ClientRun, report: &mut Report) -> Result<bool, ChaosError> {
         for attempt in 0..2 {
             let until = Instant::now() + WHOLE_WITHIN;
             let mut lack = String::new();

@@ -1,6 +1,6 @@
 //! The end of a run: reads every key, judges the histories and the ledger of filling keys, and compares the replicas. One thread.
 
-use crate::clients::{Filling, Log, Outcome, Shared};
+use crate::clients::{ClientRun, Filling, Log, Outcome};
 use crate::cluster::Cluster;
 use crate::error::ChaosError;
 use crate::report::Report;
@@ -26,7 +26,12 @@ const SHOWN: usize = 5;
 ///
 /// # Errors
 /// The cluster does not answer, although it is whole.
-pub(crate) fn judge(cluster: &Cluster, shared: &Shared, log: &mut Log, report: &mut Report) -> Result<(), ChaosError> {
+pub(crate) fn judge(
+    cluster: &Cluster,
+    shared: &ClientRun,
+    log: &mut Log,
+    report: &mut Report,
+) -> Result<(), ChaosError> {
     read_histories(cluster, shared, log, report)?;
     let found = {
         let key = |filling: &Filling| (filling.region, filling_key(filling.region, filling.number));
@@ -41,7 +46,7 @@ pub(crate) fn judge(cluster: &Cluster, shared: &Shared, log: &mut Log, report: &
 }
 
 /// The last operation of every key is a read.
-fn read_histories(cluster: &Cluster, shared: &Shared, log: &mut Log, report: &mut Report) -> Result<(), ChaosError> {
+fn read_histories(cluster: &Cluster, shared: &ClientRun, log: &mut Log, report: &mut Report) -> Result<(), ChaosError> {
     let mut keys: Vec<SharedKey> = log.histories.keys().copied().collect();
     keys.sort_unstable();
     let called = shared.now();

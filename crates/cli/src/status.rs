@@ -36,7 +36,7 @@ struct Everything<'a> {
 }
 
 /// The admin addresses of the nodes that answer at their native addresses, and the newest map that one of them has.
-struct Found {
+struct FoundCluster {
     map: RegionMap,
     admin: BTreeMap<String, u32>,
 }
@@ -157,11 +157,11 @@ fn show_table(overview: &Overview, table: &TableName, is_json: bool) -> Outcome 
 }
 
 /// Asks all native addresses at the same time.
-fn find(access: &Access, addresses: &[String]) -> Result<Found, ClientError> {
+fn find(access: &Access, addresses: &[String]) -> Result<FoundCluster, ClientError> {
     let asked = at_once(addresses.to_vec(), |address| {
         access.shake_hands(&address, "leeward-status", TIMEOUT).map_err(|error| format!("{address}: {error}"))
     });
-    let mut found = Found { map: RegionMap::default(), admin: BTreeMap::new() };
+    let mut found = FoundCluster { map: RegionMap::default(), admin: BTreeMap::new() };
     let mut reason = "no address given".to_string();
     for answer in asked {
         match answer {
@@ -381,7 +381,7 @@ fn learners(members: &[Member], status: Option<&RegionStatus>) -> String {
 
 /// The volumes that a region waits for.
 fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<MissingVolume> {
-    missing_volumes(group, |server| map.server(server).map(|info| leeward_cluster::Found::of(info, group)))
+    missing_volumes(group, |server| map.server(server).map(|info| leeward_cluster::ServerCopy::of(info, group)))
 }
 
 /// The regions by the status of single nodes.

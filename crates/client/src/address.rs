@@ -12,7 +12,7 @@ const MOST_SPIN_US: u64 = 100_000;
 
 /// How requests and answers are transported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum RequestPath {
     /// Over a TCP connection.
     Tcp,
     /// Through rings in registered memory (Tebis 3.4): one-sided writes into the node's memory, and back into the
@@ -23,10 +23,10 @@ pub enum Way {
         /// [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin).
         spin: Option<Duration>,
     },
-    /// As [`Way::Rings`], in memory that is shared with the node, so that the client can answer gets by [direct
+    /// As [`RequestPath::Rings`], in memory that is shared with the node, so that the client can answer gets by [direct
     /// reads](crate::ClientOptions::direct_reads). Connecting fails if it is not.
     Direct {
-        /// As in [`Way::Rings`].
+        /// As in [`RequestPath::Rings`].
         spin: Option<Duration>,
     },
 }
@@ -34,18 +34,18 @@ pub enum Way {
 /// A node's native address, as users write it.
 ///
 /// ```
-/// use leeward_client::{Address, Way};
+/// use leeward_client::{Address, RequestPath};
 ///
 /// let address = Address::parse("leeward+ring://127.0.0.1:7479?spin_us=50")?;
 /// let spin = Some(std::time::Duration::from_micros(50));
-/// assert_eq!((address.way, &*address.host_port), (Way::Rings { spin }, "127.0.0.1:7479"));
+/// assert_eq!((address.way, &*address.host_port), (RequestPath::Rings { spin }, "127.0.0.1:7479"));
 /// assert_eq!(Address::parse("127.0.0.1:7479")?, Address::parse("leeward://127.0.0.1:7479")?);
 /// # Ok::<(), leeward_client::ClientError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The way to reach it.
-    pub way: Way,
+    pub way: RequestPath,
     /// The file with the certificates of the authorities that sign those of nodes, in PEM; `None` without TLS.
     pub tls_ca: Option<PathBuf>,
     /// The user to connect as, if any.
@@ -74,7 +74,7 @@ pub(crate) fn connect(host_port: impl ToSocketAddrs, timeout: Duration) -> io::R
 /// Addresses of one cluster.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seeds {
-    pub(crate) way: Way,
+    pub(crate) way: RequestPath,
     pub(crate) tls_ca: Option<PathBuf>,
     pub(crate) user: Option<String>,
     pub(crate) password_file: Option<PathBuf>,
@@ -131,9 +131,9 @@ impl Address {
             return Err(bad("TLS needs ?ca=FILE behind host:port: the authority that signs the certificates of nodes"));
         }
         let way = match way {
-            "leeward" => Way::Tcp,
-            "leeward+ring" => Way::Rings { spin },
-            "leeward+direct" => Way::Direct { spin },
+            "leeward" => RequestPath::Tcp,
+            "leeward+ring" => RequestPath::Rings { spin },
+            "leeward+direct" => RequestPath::Direct { spin },
             _ => {
                 return Err(bad(
                     "expected leeward://, leeward+ring:// or leeward+direct://host:port, each with +tls or not",
@@ -155,7 +155,7 @@ impl Address {
         let all = texts.iter().map(|text| Address::parse(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let (way, tls_ca, user, password_file) = match all.first().cloned() {
             Some(Address { way, tls_ca, user, password_file, .. }) => (way, tls_ca, user, password_file),
-            None => (Way::Tcp, None, None, None),
+            None => (RequestPath::Tcp, None, None, None),
         };
         let differs = |address: &&Address| {
             (address.way, &address.tls_ca, &address.user, &address.password_file)

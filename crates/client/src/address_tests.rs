@@ -1,6 +1,6 @@
 //! Addresses, good and bad.
 
-use super::{Address, Seeds, Way, connect};
+use super::{Address, RequestPath, Seeds, connect};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ fn a_host_is_reached_by_any_of_its_addresses() {
 #[test]
 fn addresses_are_checked_before_they_are_used() {
     for (good, way) in [
-        ("127.0.0.1:7479", Way::Tcp),
-        ("localhost:1", Way::Tcp),
-        ("[::1]:7479", Way::Tcp),
-        ("leeward://localhost:1/", Way::Tcp),
-        ("leeward+ring://[::1]:7479", Way::Rings { spin: None }),
-        ("leeward+ring://[::1]:7479/?spin_us=0", Way::Rings { spin: Some(Duration::ZERO) }),
-        ("leeward+ring://host:7479?spin_us=100000", Way::Rings { spin: Some(Duration::from_millis(100)) }),
-        ("leeward+direct://[::1]:7479", Way::Direct { spin: None }),
-        ("leeward+direct://host:7479?spin_us=5", Way::Direct { spin: Some(Duration::from_micros(5)) }),
+        ("127.0.0.1:7479", RequestPath::Tcp),
+        ("localhost:1", RequestPath::Tcp),
+        ("[::1]:7479", RequestPath::Tcp),
+        ("leeward://localhost:1/", RequestPath::Tcp),
+        ("leeward+ring://[::1]:7479", RequestPath::Rings { spin: None }),
+        ("leeward+ring://[::1]:7479/?spin_us=0", RequestPath::Rings { spin: Some(Duration::ZERO) }),
+        ("leeward+ring://host:7479?spin_us=100000", RequestPath::Rings { spin: Some(Duration::from_millis(100)) }),
+        ("leeward+direct://[::1]:7479", RequestPath::Direct { spin: None }),
+        ("leeward+direct://host:7479?spin_us=5", RequestPath::Direct { spin: Some(Duration::from_micros(5)) }),
     ] {
         assert_eq!(Address::parse(good).expect(good).way, way, "{good}");
     }
@@ -47,9 +47,12 @@ fn addresses_are_checked_before_they_are_used() {
 #[test]
 fn tls_needs_an_authority() {
     for (good, way) in [
-        ("leeward+tls://host:1?ca=certs/ca.crt", Way::Tcp),
-        ("leeward+ring+tls://[::1]:7479/?ca=certs/ca.crt", Way::Rings { spin: None }),
-        ("leeward+direct+tls://h:1?spin_us=5&ca=certs/ca.crt", Way::Direct { spin: Some(Duration::from_micros(5)) }),
+        ("leeward+tls://host:1?ca=certs/ca.crt", RequestPath::Tcp),
+        ("leeward+ring+tls://[::1]:7479/?ca=certs/ca.crt", RequestPath::Rings { spin: None }),
+        (
+            "leeward+direct+tls://h:1?spin_us=5&ca=certs/ca.crt",
+            RequestPath::Direct { spin: Some(Duration::from_micros(5)) },
+        ),
     ] {
         let address = Address::parse(good).expect(good);
         assert_eq!((address.way, address.tls_ca), (way, Some("certs/ca.crt".into())), "{good}");
@@ -68,12 +71,12 @@ fn one_cluster_is_reached_one_way() {
     let seeds = Address::parse_all(&["leeward+ring://a:1", "leeward+ring://b:2"]).expect("two that agree");
     let addresses = vec!["a:1".to_string(), "b:2".to_string()];
     let (user, password_file) = (None, None);
-    assert_eq!(seeds, Seeds { way: Way::Rings { spin: None }, tls_ca: None, user, password_file, addresses });
+    assert_eq!(seeds, Seeds { way: RequestPath::Rings { spin: None }, tls_ca: None, user, password_file, addresses });
     let error = Address::parse_all(&["leeward+ring://a:1", "b:2"]).expect_err("two that do not").to_string();
     assert!(error.contains("are alike") && error.contains("b:2"), "{error}");
     Address::parse_all(&["leeward+ring://a:1", "leeward+ring://b:2?spin_us=1"]).expect_err("one spins");
     Address::parse_all(&["leeward+ring://a:1", "leeward+direct://b:2"]).expect_err("one insists on direct reads");
-    assert_eq!(Address::parse_all::<&str>(&[]).expect("none").way, Way::Tcp);
+    assert_eq!(Address::parse_all::<&str>(&[]).expect("none").way, RequestPath::Tcp);
 }
 
 #[test]

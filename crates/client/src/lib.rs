@@ -37,7 +37,7 @@
 //! - [`ClientError`] is why a call failed; [`OpError`] is what the cluster refused. [`ClientError::kind`] says what the caller
 //!   does about it.
 //! - [`Address`] names a node: `host:port` or `leeward://host:port` for TCP. With `leeward+ring://host:port` requests
-//!   and answers go through [rings](Way::Rings) in the memory of client and node, which costs the node less. Nothing
+//!   and answers go through [rings](RequestPath::Rings) in the memory of client and node, which costs the node less. Nothing
 //!   else differs: the same calls, answers, retries and redirects. Over rings in shared memory, a client answers gets
 //!   by [direct reads](ClientOptions::direct_reads) where a table allows it. `leeward+direct://host:port` insists on
 //!   such rings. `leeward+tls://host:port?ca=FILE`, and the others with `+tls`, encrypt the connection, and accept only
@@ -94,7 +94,7 @@ mod scan;
 mod session;
 
 pub use access::{Access, read_password};
-pub use address::{Address, Way};
+pub use address::{Address, RequestPath};
 pub use client::{Client, Stale};
 pub use direct::DirectStats;
 pub use options::{Busy, ClientError, ClientOptions, Traffic};

@@ -47,7 +47,7 @@ pub struct ClientOptions {
     /// whose answer is lost is retried, and executed once. Without, it costs less, and such a put returns
     /// [`OpError::Unknown`]. All other writes have request ids. `false` by default.
     pub retry_puts: bool,
-    /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a
+    /// Bytes of the request ring and of the reply ring of each connection, with [`RequestPath::Rings`](crate::RequestPath): a
     /// multiple of 64, at least 4 KiB, by default 256 KiB. A node grants less if its own limit is lower. Messages
     /// larger than half a ring go over TCP.
     pub ring_bytes: usize,

@@ -25,5 +25,5 @@ mod view;
 pub use agent::{Agent, Incompatible, NotJoined, Outcome, ProposalId};
 pub use coordinator::{Applied, Client, Coordinator, CoordinatorEvent, Deadlines, Outage, Tree, embedded, zookeeper};
 pub use leeward_format::coordinator::{Change, CoordinatorError, CoordinatorOp, SessionId};
-pub use master::{Balance, ClusterOptions, Found, MissingVolume, bootstrap_op, missing_volumes};
+pub use master::{Balance, ClusterOptions, MissingVolume, ServerCopy, bootstrap_op, missing_volumes};
 pub use view::{Changed, HeldCopy, MapParts, Routes, TreeRefusal, View};

@@ -170,11 +170,11 @@ pub(crate) struct HeapMemory {
     handle: Handle,
     transport: Transport,
     /// Held shared during a copy.
-    state: RwLock<State>,
+    state: RwLock<HeapState>,
     registry: Arc<Registry<HeapMemory>>,
 }
 
-struct State {
+struct HeapState {
     pages: Sparse,
     revoked: bool,
 }
@@ -191,7 +191,7 @@ impl HeapMemory {
         let memory = Arc::new(HeapMemory {
             handle,
             transport,
-            state: RwLock::new(State { pages: Sparse::new(len), revoked: false }),
+            state: RwLock::new(HeapState { pages: Sparse::new(len), revoked: false }),
             registry: Arc::clone(registry),
         });
         registry.insert(handle, &memory);
@@ -204,7 +204,7 @@ impl HeapMemory {
     }
 
     /// Allocates the pages of a range, and returns the memory for writing there.
-    fn present(&self, offset: usize, len: usize) -> RwLockReadGuard<'_, State> {
+    fn present(&self, offset: usize, len: usize) -> RwLockReadGuard<'_, HeapState> {
         let state = self.state.read();
         if state.pages.has(offset, len) {
             return state;

@@ -18,7 +18,7 @@ pub struct ServerLoad {
 }
 
 /// Whether a volume takes writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fullness {
     /// It takes writes.
     #[default]

@@ -86,11 +86,11 @@ impl Partition {
     }
 
     /// The place of a key among the bounds of regions.
-    pub fn place(self, key: &[u8]) -> Place<'_> {
+    pub fn place(self, key: &[u8]) -> PartitionPlace<'_> {
         match self {
-            Partition::Range => Place::Key(key),
-            Partition::Hash { .. } => Place::Token(token(key).to_be_bytes()),
-            Partition::Slots { .. } => Place::Slot(slot_of(key).to_be_bytes()),
+            Partition::Range => PartitionPlace::Key(key),
+            Partition::Hash { .. } => PartitionPlace::Token(token(key).to_be_bytes()),
+            Partition::Slots { .. } => PartitionPlace::Slot(slot_of(key).to_be_bytes()),
         }
     }
 
@@ -154,7 +154,7 @@ fn token(key: &[u8]) -> u64 {
 
 /// The place of a key among the bounds of regions: bytes that are compared with the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum PartitionPlace<'a> {
     /// The key itself.
     Key(&'a [u8]),
     /// Its token, big endian.
@@ -163,13 +163,13 @@ pub enum Place<'a> {
     Slot([u8; 2]),
 }
 
-impl Deref for Place<'_> {
+impl Deref for PartitionPlace<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match self {
-            Place::Key(key) => key,
-            Place::Token(token) => token,
-            Place::Slot(slot) => slot,
+            PartitionPlace::Key(key) => key,
+            PartitionPlace::Token(token) => token,
+            PartitionPlace::Slot(slot) => slot,
         }
     }
 }

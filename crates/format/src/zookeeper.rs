@@ -203,7 +203,7 @@ pub struct Stat {
 }
 
 /// The value and figures of a path, or one of [`error`].
-pub type Found = Result<(Option<Bytes>, Stat), i32>;
+pub type NodeAnswer = Result<(Option<Bytes>, Stat), i32>;
 
 /// How a watched path changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -463,7 +463,7 @@ impl<'a> Body<'a> {
     ///
     /// # Errors
     /// The bytes are none.
-    pub fn data(mut self) -> Result<Vec<Found>, DecodeError> {
+    pub fn data(mut self) -> Result<Vec<NodeAnswer>, DecodeError> {
         let mut found = Vec::new();
         while let Some(kind) = self.result()? {
             found.push(match kind {

@@ -6,8 +6,8 @@ mod golden;
 use bytes::Bytes;
 use golden::check;
 use leeward_format::hash_index::{
-    Board, Content, Extent, Grant, GrantFields, LINE_BYTES, Line, Place, Reader, Record, RecordPlace, Slot, SlotPlace,
-    Step, WordWrite, fingerprint, home_bucket, link, publish, record_lines, tag,
+    Board, BytesToRead, Content, Extent, Grant, GrantFields, LINE_BYTES, Line, Reader, Record, RecordPlace, Slot,
+    SlotPlace, Step, WordWrite, fingerprint, home_bucket, link, publish, record_lines, tag,
 };
 use leeward_format::partition::Partition;
 use leeward_format::safe_lsn::SafeLsnLine;
@@ -31,7 +31,7 @@ fn grant() -> Grant {
             Extent { first: Line(0), lines: 8, content: Content::Buckets, memory: 0, offset: 64 },
             Extent { first: Line(8), lines: 16, content: Content::Records { class: 2 }, memory: 0, offset: 576 },
         ],
-        board: Place { memory: 0, offset: 0, bytes: 64 },
+        board: BytesToRead { memory: 0, offset: 0, bytes: 64 },
     };
     Grant::try_from(fields).expect("a grant")
 }
@@ -76,10 +76,10 @@ fn the_golden_table_is_read() {
     let (grant, (bucket, record)) = (grant(), table());
     let Step::Read(reader) = Reader::begin(&grant, KEY) else { panic!("the home bucket is read first") };
     let home = u64::from(home_bucket(filter::hash(KEY), 4).0);
-    assert_eq!(reader.place(), Place { memory: 0, offset: 64 + home * 64, bytes: 64 });
+    assert_eq!(reader.place(), BytesToRead { memory: 0, offset: 64 + home * 64, bytes: 64 });
     assert_eq!((reader.record_line(), reader.tries()), (None, 1));
     let Step::Read(reader) = reader.feed(&bucket) else { panic!("then the record") };
     assert_eq!((reader.record_line(), reader.tries()), (Some(Line(10)), 1));
-    assert_eq!(reader.place(), Place { memory: 0, offset: 576 + 2 * 64, bytes: 64 });
+    assert_eq!(reader.place(), BytesToRead { memory: 0, offset: 576 + 2 * 64, bytes: 64 });
     assert_eq!(reader.feed(&record), Step::Found { lsn: Lsn(0x1300), value: VALUE });
 }

@@ -47,7 +47,7 @@ pub fn check(operations: &[Operation], max_states: usize) -> Verdict {
         return Verdict::Violation;
     }
     let mut seen = Seen::default();
-    let mut open = vec![State::default()];
+    let mut open = vec![Linearization::default()];
     let mut next = Vec::new();
     while let Some(state) = open.pop() {
         if state.place.base == history.must.len() {
@@ -64,8 +64,8 @@ pub fn check(operations: &[Operation], max_states: usize) -> Verdict {
 
 /// The operations that took effect, and the resulting value.
 #[derive(Clone, Debug, Default)]
-struct State {
-    place: Place,
+struct Linearization {
+    place: Progress,
     /// Operations without an answer that took effect, ascending.
     used: Vec<usize>,
 }
@@ -74,13 +74,13 @@ struct State {
 #[derive(Default)]
 struct Seen {
     /// By place: the minimal sets of unanswered operations that lead there.
-    used: HashMap<Place, Vec<Vec<usize>>>,
+    used: HashMap<Progress, Vec<Vec<usize>>>,
     states: usize,
 }
 
 impl Seen {
     /// Adds a state. Answers false if an equal one is known that used a subset of its unanswered operations.
-    fn is_new(&mut self, state: &State) -> bool {
+    fn is_new(&mut self, state: &Linearization) -> bool {
         let least = self.used.entry(state.place.clone()).or_default();
         if least.iter().any(|used| is_subset(used, &state.used)) {
             return false;
@@ -100,7 +100,7 @@ fn is_subset(few: &[usize], many: &[usize]) -> bool {
 
 /// Which of the answered operations took effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Place {
+struct Progress {
     /// All operations before this one took effect.
     base: usize,
     /// The later ones that took effect: bit `i` is `base + i`. No zero word at the end.
@@ -178,7 +178,7 @@ impl History {
 
     /// Whether `value` may replace the value at `place`, by the operation `by` of `must` or by one of `may`. It may if the old
     /// value can come back, or if no remaining operation found it.
-    fn may_replace(&self, place: &Place, by: Option<usize>, value: Option<i64>) -> bool {
+    fn may_replace(&self, place: &Progress, by: Option<usize>, value: Option<i64>) -> bool {
         let Some(found_by) = place.value.filter(|_| place.value != value).and_then(|old| self.found_by.get(&old))
         else {
             return true;
@@ -187,7 +187,7 @@ impl History {
     }
 
     /// Adds the states that may follow `state`. The last one is tried first.
-    fn expand(&self, state: &State, next: &mut Vec<State>) {
+    fn expand(&self, state: &Linearization, next: &mut Vec<Linearization>) {
         let place = &state.place;
         let (ready, first_answer) = self.ready(place);
         let is_due = |index: &usize| {
@@ -230,7 +230,7 @@ impl History {
     }
 
     /// The answered operations that may take effect next, latest answer first; and the earliest answer of all that have not yet.
-    fn ready(&self, place: &Place) -> (Vec<usize>, u64) {
+    fn ready(&self, place: &Progress) -> (Vec<usize>, u64) {
         let mut first_answer = u64::MAX;
         let mut ready = Vec::new();
         for (index, operation) in self.must.iter().enumerate().skip(place.base) {
@@ -279,8 +279,8 @@ fn needs(action: Action, before: Option<i64>, after: Option<i64>) -> bool {
     }
 }
 
-impl State {
-    fn with_unanswered(&self, index: usize, value: Option<i64>) -> State {
+impl Linearization {
+    fn with_unanswered(&self, index: usize, value: Option<i64>) -> Linearization {
         let mut state = self.clone();
         let at = state.used.partition_point(|used| *used < index);
         state.used.insert(at, index);
@@ -288,7 +288,7 @@ impl State {
         state
     }
 
-    fn with_answered(&self, index: usize, value: Option<i64>) -> State {
+    fn with_answered(&self, index: usize, value: Option<i64>) -> Linearization {
         let mut state = self.clone();
         (state.place.owed, state.place.value) = (None, value);
         state.place.done(index);
@@ -296,7 +296,7 @@ impl State {
     }
 }
 
-impl Place {
+impl Progress {
     fn is_done(&self, index: usize) -> bool {
         let Some(bit) = index.checked_sub(self.base) else { return true };
         self.ahead.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1)

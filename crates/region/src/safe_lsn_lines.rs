@@ -34,11 +34,11 @@ const WORD: usize = size_of::<u64>();
 pub struct SafeLsnLines {
     fabric: Arc<dyn Fabric>,
     incarnation: Incarnation,
-    state: Mutex<State>,
+    state: Mutex<LineState>,
 }
 
 #[derive(Default)]
-struct State {
+struct LineState {
     /// Allocated for the first line.
     memory: Option<Arc<ReadableMemory>>,
     /// Lines that are closed, of those that were ever open.

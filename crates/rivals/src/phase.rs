@@ -44,7 +44,8 @@ pub(crate) fn run(
     work: Work,
     records: &Records,
 ) -> Result<Measurement, Failure> {
-    let shared = Shared { engine, plan, work, records, ops: operations(work, plan), issued: AtomicU64::new(0) };
+    let shared =
+        ClientsInCommon { engine, plan, work, records, ops: operations(work, plan), issued: AtomicU64::new(0) };
     let chooser = match work {
         Work::Ycsb(workload) => workload.chooser(None, records.limit()),
         Work::Space => Chooser::Uniform,
@@ -112,7 +113,7 @@ impl Progress {
 }
 
 /// Ends the process if the clients hang.
-fn watch(shared: &Shared<'_>, over: &AtomicBool) {
+fn watch(shared: &ClientsInCommon<'_>, over: &AtomicBool) {
     let mut progress = Progress { issued: 0, since: Instant::now() };
     while !over.load(Ordering::Relaxed) {
         thread::park_timeout(WATCH_PAUSE);
@@ -165,7 +166,7 @@ fn settle() -> Result<f64, Failure> {
 }
 
 /// The state that the clients of a phase share.
-struct Shared<'a> {
+struct ClientsInCommon<'a> {
     engine: &'a dyn Engine,
     plan: &'a Plan,
     work: Work,
@@ -204,7 +205,7 @@ fn seed(workload: &str, client: u32) -> u64 {
 
 /// One client thread.
 struct Client<'a> {
-    shared: &'a Shared<'a>,
+    shared: &'a ClientsInCommon<'a>,
     chooser: Chooser,
     rng: fastrand::Rng,
     /// Sequence number of the last write; its high bits are unique to the thread.
@@ -214,7 +215,7 @@ struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    fn new(shared: &'a Shared<'a>, chooser: Chooser, index: u32) -> Client<'a> {
+    fn new(shared: &'a ClientsInCommon<'a>, chooser: Chooser, index: u32) -> Client<'a> {
         Client {
             shared,
             chooser,

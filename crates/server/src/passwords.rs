@@ -26,7 +26,7 @@ const LOWEST_PRIORITY: i32 = 19;
 
 /// Asks the thread. Any thread may.
 #[derive(Clone)]
-pub(crate) struct Passwords(Arc<Shared>);
+pub(crate) struct Passwords(Arc<PasswordQueue>);
 
 /// The running thread.
 pub(crate) struct PasswordThread {
@@ -34,8 +34,8 @@ pub(crate) struct PasswordThread {
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PasswordQueue {
+    state: Mutex<QueuedChecks>,
     changed: Condvar,
     /// Users as the event loop knows them.
     users: ArcSwap<Users>,
@@ -43,7 +43,7 @@ struct Shared {
     metrics: Arc<Metrics>,
 }
 
-struct State {
+struct QueuedChecks {
     checks: Checks<Reply>,
     is_closed: bool,
 }
@@ -51,8 +51,8 @@ struct State {
 impl PasswordThread {
     pub(crate) fn start(audit: Audit, metrics: Arc<Metrics>) -> io::Result<PasswordThread> {
         let checks = Checks::new(MemoryKey::generate());
-        let passwords = Passwords(Arc::new(Shared {
-            state: Mutex::new(State { checks, is_closed: false }),
+        let passwords = Passwords(Arc::new(PasswordQueue {
+            state: Mutex::new(QueuedChecks { checks, is_closed: false }),
             changed: Condvar::new(),
             users: ArcSwap::default(),
             audit,
@@ -101,7 +101,7 @@ impl Passwords {
     }
 }
 
-impl Shared {
+impl PasswordQueue {
     fn run(&self) {
         if let Err(error) = rustix::process::setpriority_process(None, LOWEST_PRIORITY) {
             tracing::warn!(%error, "the password thread keeps its priority");

@@ -41,7 +41,7 @@ pub struct Context<'a> {
     /// The node, as far as it answers at once.
     pub node: &'a dyn AskNode,
     /// The state that all connections share.
-    pub shared: &'a mut Shared,
+    pub shared: &'a mut SharedBySessions,
     /// The work that may be done before another connection has its turn.
     pub quota: Quota,
 }
@@ -105,7 +105,7 @@ impl AskNode for Node {
 }
 
 /// The state that all connections of a node share.
-pub struct Shared {
+pub struct SharedBySessions {
     /// Constants of the process.
     pub facts: Facts,
     /// Connected clients.
@@ -126,16 +126,16 @@ pub struct Shared {
     pub(crate) places: Places,
 }
 
-impl Shared {
+impl SharedBySessions {
     /// Before the first connection.
     pub(crate) fn new(
         facts: Facts,
         cursors: Cursors,
         (metrics, memory, gate): (Arc<Metrics>, ClientMemory, Gate),
-    ) -> Shared {
+    ) -> SharedBySessions {
         let (clients, redirects) = (Clients::default(), Redirects::default());
         let places = Places::new(facts.max_connections);
-        Shared { facts, clients, cursors, redirects, metrics, memory, gate, places, figures: None }
+        SharedBySessions { facts, clients, cursors, redirects, metrics, memory, gate, places, figures: None }
     }
 }
 

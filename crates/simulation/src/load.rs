@@ -11,7 +11,7 @@ use crate::appended::Appended;
 use crate::client_mix::ClientMix;
 use crate::expiring::Expiring;
 use crate::ledger::Ledger;
-use crate::shared::{Entry, Shared};
+use crate::shared::{Entry, SharedKeys};
 use crate::world::NodeId;
 use bytes::Bytes;
 use leeward_format::cluster::GroupConfig;
@@ -111,7 +111,7 @@ pub(crate) struct Load {
     client_mix: ClientMix,
     clients: Vec<Client>,
     next_token: u64,
-    shared: Shared,
+    shared: SharedKeys,
     window: Nanos,
     pub(crate) ledger: Ledger,
     expiring: Expiring,
@@ -141,7 +141,7 @@ impl Load {
         };
         Load {
             clients: (0..client_mix.clients).map(client).collect(),
-            shared: Shared::new(partition, window, &client_mix),
+            shared: SharedKeys::new(partition, window, &client_mix),
             client_mix,
             next_token: 0,
             window,

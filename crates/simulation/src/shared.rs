@@ -39,7 +39,7 @@ struct History {
 
 /// The shared keys, and their histories.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedKeys {
     next_value: i64,
     /// The last `keys` are in use.
     histories: Vec<History>,
@@ -71,10 +71,10 @@ fn number_of(value: &[u8]) -> i64 {
     std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(i64::MIN)
 }
 
-impl Shared {
+impl SharedKeys {
     /// Keys of a table with this partition. Writes that were acknowledged within the `window` before a loss may be gone.
-    pub(crate) fn new(partition: Partition, window: Nanos, mix: &ClientMix) -> Shared {
-        Shared {
+    pub(crate) fn new(partition: Partition, window: Nanos, mix: &ClientMix) -> SharedKeys {
+        SharedKeys {
             next_value: 1,
             histories: (0..mix.shared_keys).map(|_| History::default()).collect(),
             partition,

@@ -8,7 +8,7 @@ use super::{Options, rebuild, recovery, variant};
 use crate::keys::{Mix, key};
 use crate::options::{self, BenchError};
 use crate::report::PhaseReport;
-use crate::starter::{Started, Starter, Wanted};
+use crate::starter::{Started, Starter, WantedCluster};
 use crate::workload::Workload;
 use crate::ycsb;
 use leeward_client::{Op, OpResult, Session};
@@ -59,7 +59,7 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
         true => (1, 1, 1),
         false => (regions(options, setup), cell.threads, cell.depth),
     };
-    let wanted = Wanted {
+    let wanted = WantedCluster {
         table: setup.table(l0_bytes(options, setup)),
         link: of.link,
         regions,

@@ -13,7 +13,7 @@ use crate::options::{self, client_options};
 use crate::report::{PhaseReport, Recovery};
 use crate::settle::settle;
 use crate::starter::Started;
-use crate::worker::Shared;
+use crate::worker::PhaseState;
 use crate::workload::Workload;
 use leeward_client::{ClientOptions, GroupConfig, RegionMap, Session};
 use leeward_format::cluster::Member;
@@ -120,7 +120,7 @@ fn wait_until_whole(
 
 /// Counts reads, kills the node, waits until each of its regions takes a write, and counts reads again.
 fn fail_over(
-    shared: &Shared<'_>,
+    shared: &PhaseState<'_>,
     session: &mut Session,
     map: &RegionMap,
     cluster: &mut dyn NodeProcesses,

@@ -62,7 +62,7 @@ pub(crate) trait Store {
 
 /// The state that all clients share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ClientRun {
     begun: Instant,
     is_over: AtomicBool,
     next_number: AtomicI64,
@@ -121,9 +121,9 @@ impl Log {
     }
 }
 
-impl Shared {
-    pub(crate) fn new() -> Shared {
-        Shared {
+impl ClientRun {
+    pub(crate) fn new() -> ClientRun {
+        ClientRun {
             begun: Instant::now(),
             is_over: AtomicBool::new(false),
             next_number: AtomicI64::new(1),
@@ -157,7 +157,7 @@ impl Shared {
 }
 
 /// A client of one region. It works until the run is over, and returns its log. A `reader` only reads shared keys, often.
-pub(crate) fn work(shared: &Shared, region: usize, store: &mut dyn Store, reader: bool, mut rng: Rng) -> Log {
+pub(crate) fn work(shared: &ClientRun, region: usize, store: &mut dyn Store, reader: bool, mut rng: Rng) -> Log {
     let mut client = Client { shared, region, log: Log::default(), last_seen: None };
     while !shared.is_over.load(Ordering::SeqCst) {
         let (outcome, pause_us) = match reader {
@@ -175,7 +175,7 @@ pub(crate) fn work(shared: &Shared, region: usize, store: &mut dyn Store, reader
 }
 
 struct Client<'a> {
-    shared: &'a Shared,
+    shared: &'a ClientRun,
     region: usize,
     log: Log,
     /// The last value that it has read or written, and where.

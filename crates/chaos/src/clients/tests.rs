@@ -41,7 +41,7 @@ impl Store for Fake<'_> {
 }
 
 fn run(is_stale: bool) -> Log {
-    let (shared, content) = (Shared::new(), Mutex::default());
+    let (shared, content) = (ClientRun::new(), Mutex::default());
     let mut log = Log::default();
     thread::scope(|scope| {
         let clients: Vec<_> = (0..6)

@@ -28,11 +28,11 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     to: SocketAddr,
     delay: Duration,
     is_over: AtomicBool,
@@ -49,7 +49,7 @@ impl Proxy {
         let listener = TcpListener::bind(listen).map_err(fault)?;
         listener.set_nonblocking(true).map_err(fault)?;
         let address = listener.local_addr().map_err(fault)?;
-        let shared = Arc::new(Shared { to, delay, is_over: AtomicBool::new(false), connections: Mutex::default() });
+        let shared = Arc::new(ProxyState { to, delay, is_over: AtomicBool::new(false), connections: Mutex::default() });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || accept(&listener, &accepting));
         Ok(Proxy { address, shared })
@@ -70,7 +70,7 @@ impl Drop for Proxy {
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, shared: &Arc<ProxyState>) {
     while !shared.is_over.load(Ordering::SeqCst) {
         match listener.accept() {
             Ok((near, _)) => {
@@ -87,7 +87,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-fn connect(near: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
+fn connect(near: &TcpStream, shared: &Arc<ProxyState>) -> std::io::Result<()> {
     near.set_nonblocking(false)?;
     let far = TcpStream::connect_timeout(&shared.to, CONNECT_WITHIN)?;
     for stream in [near, &far] {

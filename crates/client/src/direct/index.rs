@@ -8,7 +8,7 @@
 use super::MAP_TIMEOUT;
 use bytes::Bytes;
 use leeward_fabric::{ReadNow, ReadableDescriptor};
-use leeward_format::hash_index::{BOARD_BYTES, Board, ClockSample, Grant, Line, Place, Reader, Reason, Step};
+use leeward_format::hash_index::{BOARD_BYTES, Board, BytesToRead, ClockSample, Grant, Line, Reader, Reason, Step};
 use leeward_platform::Nanos;
 use rustc_hash::FxHashMap;
 use std::time::Instant;
@@ -30,7 +30,7 @@ pub(super) enum Outcome {
 
 /// A look-up that ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct LookupEnd {
     pub(super) outcome: Outcome,
     /// Tries of the reader, 1 or more, unless the key is out of bounds.
     pub(super) tries: u8,
@@ -84,9 +84,9 @@ impl Index {
         read: impl Fn(&ReadableDescriptor, u64, &mut [u8]) -> ReadNow,
         now: impl Fn() -> Nanos,
         buffer: &mut [u8],
-    ) -> Found {
+    ) -> LookupEnd {
         let (mut tries, mut record) = (0, None);
-        let ended = |outcome, tries| Found { outcome, tries };
+        let ended = |outcome, tries| LookupEnd { outcome, tries };
         let mut step = Reader::begin(&self.grant, key);
         let value = loop {
             let reader = match step {
@@ -141,7 +141,7 @@ fn descriptors(grant: &Grant) -> Vec<ReadableDescriptor> {
 /// Copies what is at `place`; returns why not, if that fails.
 fn copy(
     memories: &[ReadableDescriptor],
-    place: Place,
+    place: BytesToRead,
     bytes: &mut [u8],
     read: &impl Fn(&ReadableDescriptor, u64, &mut [u8]) -> ReadNow,
 ) -> Option<Outcome> {

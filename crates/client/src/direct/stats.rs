@@ -1,6 +1,6 @@
 //! Counters of direct reads. Plain data; any thread.
 
-use super::index::{Found, Outcome};
+use super::index::{LookupEnd, Outcome};
 use leeward_format::hash_index::Reason;
 
 /// What a session's direct reads have come to so far: [`Session::direct_stats`](crate::Session::direct_stats).
@@ -28,7 +28,7 @@ pub struct DirectStats {
 
 impl DirectStats {
     /// Counts a look-up.
-    pub(super) fn count(&mut self, found: &Found) {
+    pub(super) fn count(&mut self, found: &LookupEnd) {
         self.retries += u64::from(found.tries.saturating_sub(1));
         let counter = match &found.outcome {
             Outcome::Value { .. } => &mut self.hits,

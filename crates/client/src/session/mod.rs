@@ -10,7 +10,7 @@ mod ringing;
 mod routing;
 
 use crate::access::Access;
-use crate::address::{Address, Seeds, Way};
+use crate::address::{Address, RequestPath, Seeds};
 use crate::direct::Direct;
 use crate::link::{Failed, Hello, Link, Pending, RingOptions};
 use crate::options::{Busy, ClientError, ClientOptions, Traffic, has_many_cores};
@@ -147,7 +147,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and knows where
+    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`RequestPath`]) that answers and knows where
     /// regions are.
     ///
     /// # Errors
@@ -166,13 +166,13 @@ impl Session {
         let Seeds { way, addresses, .. } = parsed;
         let poll = Poll::new()?;
         let (mailbox, ring_spin) = match way {
-            Way::Tcp => (None, None),
-            Way::Rings { spin } | Way::Direct { spin } => {
+            RequestPath::Tcp => (None, None),
+            RequestPath::Rings { spin } | RequestPath::Direct { spin } => {
                 (Some(Mailbox::new(Waker::new(poll.registry(), WAKER)?)), spin)
             }
         };
         let options = ClientOptions { ring_spin: ring_spin.unwrap_or(options.ring_spin), ..options };
-        let needs_direct = matches!(way, Way::Direct { .. });
+        let needs_direct = matches!(way, RequestPath::Direct { .. });
         let mut rng = Rng::from_entropy();
         let reads_directly = mailbox.is_some() && (needs_direct || options.direct_reads);
         let direct = reads_directly.then(|| Direct::new(begun, rng.fork()));

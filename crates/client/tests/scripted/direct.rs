@@ -6,7 +6,7 @@ use bytes::Bytes;
 use leeward_client::{ClientError, ClientOptions, DirectStats, Op, OpError, OpResult, Partition, RegionId, Session};
 use leeward_fabric::{Fabric, ReadableMemory};
 use leeward_format::hash_index::{
-    BOARD_BYTES, Board, Content, Extent, Grant, GrantFields, LINE_BYTES, Line, Place, Record, RecordPlace, Slot,
+    BOARD_BYTES, Board, BytesToRead, Content, Extent, Grant, GrantFields, LINE_BYTES, Line, Record, RecordPlace, Slot,
     SlotPlace, fingerprint, publish, record_lines, tag,
 };
 use leeward_format::op::{HashIndexAnswer, HashIndexQuestion, HashIndexState, Reply, Request};
@@ -51,7 +51,7 @@ impl Index {
             buckets: 1,
             memories: vec![self.board.descriptor().0.into(), self.lines.descriptor().0.into()],
             extents: vec![extent(0, 1, Content::Buckets), extent(1, RECORDS, Content::Records { class: 1 })],
-            board: Place { memory: 0, offset: 0, bytes: BOARD_BYTES as u32 },
+            board: BytesToRead { memory: 0, offset: 0, bytes: BOARD_BYTES as u32 },
         };
         Grant::try_from(fields).expect("a grant")
     }

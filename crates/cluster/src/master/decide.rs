@@ -17,7 +17,7 @@
 //!
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 
-use super::missing_volumes::{Found, NO_COPY, is_back, missing_volumes};
+use super::missing_volumes::{NO_COPY, ServerCopy, is_back, missing_volumes};
 use super::rooms::{Fit, Room, Rooms};
 use super::spread::Distances;
 use crate::view::{View, merge_source_moved};
@@ -132,7 +132,7 @@ impl Loads {
 
 /// Bytes that a copy of the region takes on a server that is to get one; 0 if it has one already, and lacks little.
 fn bytes_on(view: &View, rooms: &Rooms, config: &GroupConfig, member: Member) -> u64 {
-    let found = view.server(member.server).map(|info| Found::of(info, config));
+    let found = view.server(member.server).map(|info| ServerCopy::of(info, config));
     let has_copy = found.is_some_and(|found| !found.is_damaged() && found.copy != NO_COPY);
     if has_copy { 0 } else { rooms.bytes_of(config.region) }
 }
@@ -260,7 +260,7 @@ impl Group<'_> {
     /// When no in-sync incarnation is left: the member with the longest copy, once all volumes that may hold it are back. Also
     /// the number of members that must answer it first: see [`Group::recovery_quorum`].
     fn longest_copy(&self) -> Option<(Member, u32)> {
-        let live = |server| self.view.server(server).map(|info| Found::of(info, self.config));
+        let live = |server| self.view.server(server).map(|info| ServerCopy::of(info, self.config));
         if !missing_volumes(self.config, live).is_empty() {
             return None;
         }
@@ -441,8 +441,8 @@ impl Group<'_> {
         })
     }
 
-    fn found(&self, member: Member) -> Option<Found> {
-        self.view.server(member.server).map(|info| Found::of(info, self.config))
+    fn found(&self, member: Member) -> Option<ServerCopy> {
+        self.view.server(member.server).map(|info| ServerCopy::of(info, self.config))
     }
 
     /// The term and last LSN of the copy that `member` has registered; zero if it had none when it started.

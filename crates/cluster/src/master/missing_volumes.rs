@@ -43,18 +43,18 @@ pub(super) const NO_COPY: (Epoch, Lsn) = (Epoch(0), Lsn(0));
 
 /// The process that runs as a server, and the copy of a region that its volume held when it started, if that is not damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ServerCopy {
     /// Its incarnation is that of the running process.
     pub member: Member,
     /// Term and last LSN of its copy, or [`CopyFound::DAMAGED`]; zero if it had none.
     pub copy: (Epoch, Lsn),
 }
 
-impl Found {
+impl ServerCopy {
     /// What a live server reports of itself and the region of `config`. A copy of another table's region of that number is none.
-    pub fn of(info: &ServerInfo, config: &GroupConfig) -> Found {
+    pub fn of(info: &ServerInfo, config: &GroupConfig) -> ServerCopy {
         let copy = info.copy_of(config.region).filter(|copy| !copy.is_of_other_table(config));
-        Found { member: info.member, copy: copy.map_or(NO_COPY, |copy| (copy.term, copy.lsn)) }
+        ServerCopy { member: info.member, copy: copy.map_or(NO_COPY, |copy| (copy.term, copy.lsn)) }
     }
 
     /// Whether its copy is damaged, as far as the server has said.
@@ -95,7 +95,7 @@ impl MissingVolume {
 
 /// The volumes that the region of `config` waits for. `live` returns the process that runs as a server. There are none if the
 /// region has a live primary, if a member can become primary now, or if the region never had a primary.
-pub fn missing_volumes(config: &GroupConfig, live: impl Fn(ServerId) -> Option<Found>) -> Vec<MissingVolume> {
+pub fn missing_volumes(config: &GroupConfig, live: impl Fn(ServerId) -> Option<ServerCopy>) -> Vec<MissingVolume> {
     let lives =
         |member: &Member| live(member.server).is_some_and(|found| found.member == *member && !found.is_damaged());
     let must_all_be_back = config.recovery_quorum > 0 && config.in_sync().any(|member| lives(&member));
@@ -132,11 +132,11 @@ pub fn missing_volumes(config: &GroupConfig, live: impl Fn(ServerId) -> Option<F
 
 /// The volumes that the region of `config` waits for, as far as the view shows.
 pub(crate) fn missing_in(view: &View, config: &GroupConfig) -> Vec<MissingVolume> {
-    missing_volumes(config, |server| view.server(server).map(|info| Found::of(info, config)))
+    missing_volumes(config, |server| view.server(server).map(|info| ServerCopy::of(info, config)))
 }
 
 /// Whether the live server `found` has the files that `member` of `config` had, and not older ones.
-pub(super) fn is_back(config: &GroupConfig, found: &Found, member: &Member) -> bool {
+pub(super) fn is_back(config: &GroupConfig, found: &ServerCopy, member: &Member) -> bool {
     if planted(Bug::TakeReplacedVolume) {
         return found.member.server == member.server;
     }

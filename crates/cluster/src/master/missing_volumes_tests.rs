@@ -27,7 +27,7 @@ fn group() -> GroupConfig {
 
 fn servers(config: &GroupConfig, live: &[Member]) -> Vec<(u32, Option<u64>)> {
     let copy = (Epoch(5), Lsn(100));
-    let found = |member: &Member| Found { member: *member, copy };
+    let found = |member: &Member| ServerCopy { member: *member, copy };
     let missing_volumes =
         missing_volumes(config, |server| live.iter().find(|member| member.server == server).map(found));
     missing_volumes.into_iter().map(|one| (one.member.server.0, one.found.map(|volume| volume.0))).collect()
@@ -107,7 +107,7 @@ fn a_damaged_copy_is_missing_where_another_volume_would_be() {
         let live = |server: ServerId| {
             let member = restarted(member(server.0, server.0.into()));
             let copy = if of_damaged.contains(&server.0) { damaged } else { (Epoch(5), Lsn(100)) };
-            Some(Found { member, copy })
+            Some(ServerCopy { member, copy })
         };
         missing_volumes(config, live).into_iter().map(|one| (one.member.server.0, one.is_damaged)).collect()
     };
@@ -119,7 +119,7 @@ fn a_damaged_copy_is_missing_where_another_volume_would_be() {
     let run = |of_damaged: &[u32]| -> Vec<u32> {
         let live = |server: ServerId| {
             let copy = if of_damaged.contains(&server.0) { damaged } else { NO_COPY };
-            Some(Found { member: member(server.0, server.0.into()), copy })
+            Some(ServerCopy { member: member(server.0, server.0.into()), copy })
         };
         missing_volumes(&group(), live).into_iter().map(|one| one.member.server.0).collect()
     };
@@ -138,7 +138,7 @@ fn an_older_copy_of_the_volume_counts_as_another_volume() {
         ..group()
     };
     let waits = |config: &GroupConfig, member, term, lsn| {
-        missing_volumes(config, |_| Some(Found { member, copy: (Epoch(term), Lsn(lsn)) }))
+        missing_volumes(config, |_| Some(ServerCopy { member, copy: (Epoch(term), Lsn(lsn)) }))
     };
     assert_eq!(waits(&config, one, 5, 100), []);
     assert_eq!(waits(&config, one, 6, 1), []);

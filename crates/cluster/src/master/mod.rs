@@ -31,7 +31,7 @@ pub use balancing::Balance;
 pub use bootstrap::bootstrap_op;
 pub(crate) use bootstrap::{region_ops, table_ops};
 pub(crate) use missing_volumes::missing_in;
-pub use missing_volumes::{Found, MissingVolume, missing_volumes};
+pub use missing_volumes::{MissingVolume, ServerCopy, missing_volumes};
 
 use crate::view::{Changed, View};
 use balancing::Balancing;

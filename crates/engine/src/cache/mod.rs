@@ -38,7 +38,7 @@ use leeward_platform::Pool;
 use objects::{Item, Objects};
 use parking_lot::Mutex;
 pub(crate) use records::Cached;
-use records::{Fresh, Ring, Shard, Shared, hash_of, page_bytes};
+use records::{CacheParts, Fresh, Ring, Shard, hash_of, page_bytes};
 use std::fmt;
 use std::hash::Hasher;
 use std::ops::Deref;
@@ -428,9 +428,9 @@ impl Inner {
         notes.min(self.budget.accounts.budget() / 32)
     }
 
-    fn with_shared(&self, with: impl FnOnce(&Shared<'_>)) {
+    fn with_shared(&self, with: impl FnOnce(&CacheParts<'_>)) {
         let make_room = || self.objects_exceed_share() && self.evict_object().is_some();
-        with(&Shared { budget: &self.budget, gone: &self.record_ghosts, make_room: &make_room });
+        with(&CacheParts { budget: &self.budget, gone: &self.record_ghosts, make_room: &make_room });
     }
 
     /// Replaces an older record of the key by `fresh`, or removes it if there is none. If the key has no record, it

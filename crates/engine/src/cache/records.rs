@@ -228,7 +228,7 @@ impl Fresh<'_> {
 }
 
 /// Parts of the cache that the shards share.
-pub(super) struct Shared<'a> {
+pub(super) struct CacheParts<'a> {
     pub(super) budget: &'a Budget,
     pub(super) gone: &'a Ghosts,
     /// Makes room outside the records; `false` if the records must make room themselves.
@@ -338,14 +338,14 @@ impl Shard {
     }
 
     /// Keeps a record of a key that has none, if there is any room at all.
-    pub(super) fn insert(&mut self, hash: u64, fresh: Fresh<'_>, (ring, uses): (Ring, u32), shared: &Shared<'_>) {
+    pub(super) fn insert(&mut self, hash: u64, fresh: Fresh<'_>, (ring, uses): (Ring, u32), shared: &CacheParts<'_>) {
         if let Some((page, offset)) = self.room(fresh.bytes(), ring, shared) {
             fresh.write_to(&mut self.pages[page].bytes[offset..]);
             self.link(hash, Slot::new(page, offset, uses), shared);
         }
     }
 
-    fn link(&mut self, hash: u64, slot: Slot, shared: &Shared<'_>) {
+    fn link(&mut self, hash: u64, slot: Slot, shared: &CacheParts<'_>) {
         let pages = &self.pages;
         self.table.insert_unique(hash, slot, |slot| Record::at(pages, *slot).hash());
         let (ring, bytes) = (pages[slot.page()].ring, Record::at(pages, slot).bytes());
@@ -359,7 +359,7 @@ impl Shard {
     }
 
     /// Room for `bytes` at the end of a ring: page and offset.
-    fn room(&mut self, bytes: usize, ring: Ring, shared: &Shared<'_>) -> Option<(usize, usize)> {
+    fn room(&mut self, bytes: usize, ring: Ring, shared: &CacheParts<'_>) -> Option<(usize, usize)> {
         let last = self.ring(ring).order.back().copied();
         let page = match last.filter(|page| self.pages[*page].used + bytes <= self.page_bytes) {
             Some(page) => page,
@@ -376,7 +376,7 @@ impl Shard {
     }
 
     /// Takes a page that is in no ring; evicts until there is one.
-    fn take_page(&mut self, shared: &Shared<'_>) -> Option<usize> {
+    fn take_page(&mut self, shared: &CacheParts<'_>) -> Option<usize> {
         let (mut emptied, mut objects) = (0, 0);
         loop {
             if let Some(page) = self.free.pop() {
@@ -412,7 +412,7 @@ impl Shard {
     }
 
     /// Takes a page beyond the budget for a shard that has none; another shard will give one back.
-    fn is_starved(&self, shared: &Shared<'_>) -> bool {
+    fn is_starved(&self, shared: &CacheParts<'_>) -> bool {
         let is_starved = self.probation.order.is_empty() && self.main.order.is_empty();
         if is_starved {
             shared.budget.take(self.page_bytes as u64);
@@ -421,7 +421,7 @@ impl Shard {
     }
 
     /// Empties the page whose turn it is; `false` if there is none. `emptied`: see [`Shard::evict`].
-    fn evict_next(&mut self, shared: &Shared<'_>, emptied: &mut usize) -> bool {
+    fn evict_next(&mut self, shared: &CacheParts<'_>, emptied: &mut usize) -> bool {
         let (probation, main) = (self.probation.order.len(), self.main.order.len());
         let from_probation = main == 0 || probation * PROBATION > probation + main;
         self.evict(if from_probation { Ring::Probation } else { Ring::Main }, shared, emptied)
@@ -430,7 +430,7 @@ impl Shard {
     /// Empties the first page of a ring; `false` if it has none. Used records stay, so there may be no more room
     /// afterwards, but each time they keep at most half of their uses. `emptied` counts the pages that were emptied for the
     /// same purpose: none stays of the last.
-    fn evict(&mut self, from: Ring, shared: &Shared<'_>, emptied: &mut usize) -> bool {
+    fn evict(&mut self, from: Ring, shared: &CacheParts<'_>, emptied: &mut usize) -> bool {
         let mean_bytes = self.mean_bytes();
         let Some(page) = self.ring(from).order.pop_front() else { return false };
         *emptied += 1;
@@ -473,7 +473,7 @@ impl Shard {
     }
 
     /// Returns a page to the budget; `false` if it has none.
-    pub(super) fn shed(&mut self, shared: &Shared<'_>) -> bool {
+    pub(super) fn shed(&mut self, shared: &CacheParts<'_>) -> bool {
         let mut emptied = 0;
         while self.free.is_empty() {
             if !self.evict_next(shared, &mut emptied) {

@@ -6,7 +6,7 @@ use super::placing::{Move, Placing};
 use super::plan::Counters;
 use crate::cache::Leaf;
 use crate::error::Result;
-use crate::log::Wanted;
+use crate::log::WantedRecord;
 use crate::memory::{Purpose, Reservation};
 use crate::reads::Reads;
 use crate::tree::LeafSegment;
@@ -209,7 +209,7 @@ impl Run {
 
 /// Adds the values that `placing` moves out of logs, for a leaf's entries from `slot` on. Returns `false` once there is
 /// no `room`.
-fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mut Vec<Wanted>) -> bool {
+fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mut Vec<WantedRecord>) -> bool {
     for i in slot..leaf.len() {
         let decoded = leaf.decode(i);
         let key_bytes = leaf.prefix().len() + leaf.decoded_suffix(&decoded).len();
@@ -222,7 +222,7 @@ fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mu
             return false;
         }
         *room = room.saturating_sub(u64::from(value_bytes));
-        wanted.push(Wanted { pointer, stamp, key_bytes: key_bytes as u32, value_bytes });
+        wanted.push(WantedRecord { pointer, stamp, key_bytes: key_bytes as u32, value_bytes });
     }
     true
 }

@@ -9,7 +9,7 @@ use super::output::{Built, Outbox};
 use super::plan::{Counters, Output, Outputs, Plan, footer_of, read_index};
 use super::{Context, input};
 use crate::error::Result;
-use crate::log::{Wanted, how_many};
+use crate::log::{WantedRecord, how_many};
 use crate::memory::{Memory, Purpose};
 use crate::memtable::Entry;
 use crate::reads::Reads;
@@ -45,7 +45,7 @@ struct PointingSegment {
     footer: Footer,
     bytes: Bytes,
     /// The entries that point there, in key order.
-    moves: Vec<(Bytes, Wanted)>,
+    moves: Vec<(Bytes, WantedRecord)>,
     /// Old and new place of each value.
     moved: VecDeque<(Pointer, Pointer)>,
 }
@@ -130,13 +130,13 @@ impl Relocate {
             // A value that lies alone takes a read of a block or two.
             let bytes_of = |(i, j): &(usize, usize)| (leading[*i].moves[*j].1.value_bytes as usize).max(BLOCK_BYTES);
             let (batch, beyond) = rest.split_at(how_many(rest, most, bytes_of));
-            let wanted: Vec<Wanted> = batch.iter().map(|(i, j)| leading[*i].moves[*j].1).collect();
+            let wanted: Vec<WantedRecord> = batch.iter().map(|(i, j)| leading[*i].moves[*j].1).collect();
             let fetched = context.reads.log.fetch(&wanted)?;
             counters.value_bytes_read += fetched.bytes_read;
             reservation.set(fetched.bytes_read);
             for ((i, j), value) in batch.iter().zip(&fetched.values) {
                 let PointingSegment { moves, moved, .. } = &mut leading[*i];
-                let (key, Wanted { pointer, stamp, value_bytes, .. }) = &moves[*j];
+                let (key, WantedRecord { pointer, stamp, value_bytes, .. }) = &moves[*j];
                 counters.drop_entry(key, *stamp, &Entry::InLog { pointer: *pointer, value_bytes: *value_bytes });
                 counters.relocated_bytes += value.len() as u64;
                 let to = self.outbox.run(context, counters, LogKind::Large, (key, *stamp, value))?;
@@ -202,7 +202,7 @@ fn moves(
     (leaf, index): (&LeafSegment, &LeafIndex),
     bytes: &Bytes,
     counters: &mut Counters,
-) -> Result<Vec<(Bytes, Wanted)>> {
+) -> Result<Vec<(Bytes, WantedRecord)>> {
     let (mut moves, mut key) = (Vec::new(), Vec::new());
     for place in index.leaves().iter() {
         let (start, end) = (place.offset as usize, (place.offset + place.bytes) as usize);
@@ -213,7 +213,7 @@ fn moves(
             let Entry::InLog { pointer, value_bytes } = entry else { continue };
             if context.victims.contains(&pointer.segment()) {
                 node.key_into(i, &mut key);
-                let wanted = Wanted { pointer, stamp, key_bytes: key.len() as u32, value_bytes };
+                let wanted = WantedRecord { pointer, stamp, key_bytes: key.len() as u32, value_bytes };
                 moves.push((Bytes::copy_from_slice(&key), wanted));
             }
         }

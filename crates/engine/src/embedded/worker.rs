@@ -28,13 +28,13 @@ const DEVICE_LOOK: Duration = Duration::from_secs(2);
 /// The threads and what they share.
 #[derive(Debug)]
 pub(super) struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<WorkSignals>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct WorkSignals {
+    state: Mutex<WorkerState>,
     /// A writer has called, or the threads must stop.
     work: Condvar,
     /// A worker has done or failed something.
@@ -42,7 +42,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WorkerState {
     stop: bool,
     /// Counts calls, so that each worker sees whether there is a new one.
     calls: u64,
@@ -54,7 +54,7 @@ struct State {
     dead: Option<Error>,
 }
 
-/// Position of a worker in [`State::errors`].
+/// Position of a worker in [`WorkerState::errors`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Worker {
     Flusher,
@@ -151,7 +151,7 @@ impl Drop for Workers {
     }
 }
 
-impl Shared {
+impl WorkSignals {
     fn call(&self) {
         self.state.lock().calls += 1;
         self.work.notify_all();
@@ -197,7 +197,7 @@ impl Shared {
     }
 }
 
-fn run_flusher(shared: &Shared, region: &Region, sync: SyncMode) {
+fn run_flusher(shared: &WorkSignals, region: &Region, sync: SyncMode) {
     let interval = match sync {
         SyncMode::Always => None,
         SyncMode::Every(interval) => Some(interval),
@@ -239,7 +239,7 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
     prepared.map(|()| did)
 }
 
-fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn Clock) {
+fn run_compactor(worker: Worker, shared: &WorkSignals, region: &Region, clock: &dyn Clock) {
     let (mut seen, mut is_ok) = (0, true);
     let mut pause = None;
     let looks = matches!(worker, Worker::OfLevels);
@@ -276,7 +276,7 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
 }
 
 /// Executes the most urgent compaction; `None` if there is none, or the threads must stop.
-fn compact(lane: Lane, shared: &Shared, region: &Region, clock: &dyn Clock) -> Option<Result<()>> {
+fn compact(lane: Lane, shared: &WorkSignals, region: &Region, clock: &dyn Clock) -> Option<Result<()>> {
     let mut compaction = region.next_compaction_in(lane, UnixMs(clock.unix_ms()))?;
     let done = loop {
         if shared.state.lock().stop {

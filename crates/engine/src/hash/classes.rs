@@ -7,7 +7,7 @@
 //!   reached the number of its records is short: it has replaced them all. It gets a part of the class with the least
 //!   pressure for its size, if that is at most a quarter of its own.
 
-use super::parts::Parts;
+use super::parts::IndexMemory;
 use leeward_format::hash_index::{Line, MAX_CLASS_LINES};
 use std::collections::VecDeque;
 
@@ -85,7 +85,7 @@ impl Classes {
     }
 
     /// The record to evict next, if there is any.
-    pub(super) fn victim(&mut self, class: usize, parts: &mut Parts) -> Option<Line> {
+    pub(super) fn victim(&mut self, class: usize, parts: &mut IndexMemory) -> Option<Line> {
         let (class, lines) = (&mut self.0[class], u32::from(LINES[class]));
         let mut passed = 0;
         // Twice around, as the first time may find used ones only.

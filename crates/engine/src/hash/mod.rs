@@ -37,7 +37,7 @@ use leeward_format::partition::Partition;
 use leeward_format::{Epoch, Lsn, RegionId, filter};
 use leeward_platform::Rng;
 use leeward_platform::planted::{Bug, most_index_bytes, planted};
-use parts::Parts;
+use parts::IndexMemory;
 use std::io;
 
 /// One in so many of the pairs that were read and not found is kept where another must be evicted for it.
@@ -118,7 +118,7 @@ pub struct HashIndex {
     of: HashIndexOf,
     nonce: u64,
     buckets: u32,
-    parts: Parts,
+    parts: IndexMemory,
     classes: Classes,
     share: Share,
     stats: HashIndexStats,
@@ -129,7 +129,7 @@ pub struct HashIndex {
 
 /// A key's place in the index.
 #[derive(Clone, Copy)]
-struct Found {
+struct IndexedKey {
     place: SlotPlace,
     line: Line,
     lsn: Lsn,
@@ -154,7 +154,7 @@ impl HashIndex {
             return Ok(None);
         }
         let buckets = u32::try_from(limit / BYTES_PER_BUCKET).unwrap_or(u32::MAX);
-        let parts = Parts::new(memories, buckets, limit)?;
+        let parts = IndexMemory::new(memories, buckets, limit)?;
         share.set(parts.bytes());
         let (classes, stats, rng) = (Classes::new(), HashIndexStats::default(), Rng::new(nonce));
         let index = HashIndex { of, nonce, buckets, parts, classes, share, stats, rng, record: Vec::new() };
@@ -251,8 +251,8 @@ impl HashIndex {
         self.clear(found);
     }
 
-    fn clear(&mut self, found: Option<Found>) {
-        let Some(Found { place, line, .. }) = found else { return };
+    fn clear(&mut self, found: Option<IndexedKey>) {
+        let Some(IndexedKey { place, line, .. }) = found else { return };
         for write in clear(place, line) {
             self.parts.store(write);
         }
@@ -281,7 +281,7 @@ impl HashIndex {
     // ---- look-up ----------------------------------------------------------------------------------------------------
 
     /// The slot and the record of `key`.
-    fn find(&mut self, key: &[u8], hash: u64) -> Option<Found> {
+    fn find(&mut self, key: &[u8], hash: u64) -> Option<IndexedKey> {
         let wanted = fingerprint(hash);
         for bucket in self.chain(hash) {
             let words = self.parts.bucket(bucket);
@@ -291,7 +291,7 @@ impl HashIndex {
                 if let Some((lsn, found)) = written(&self.record)
                     && found == key
                 {
-                    return Some(Found { place: SlotPlace { bucket, index }, line: slot.line, lsn });
+                    return Some(IndexedKey { place: SlotPlace { bucket, index }, line: slot.line, lsn });
                 }
             }
         }

@@ -12,7 +12,8 @@
 use super::classes::PartLines;
 use super::{HashMemories, HashMemory};
 use leeward_format::hash_index::{
-    BOARD_BYTES, BUCKET_SLOTS, Board, Content, Extent, LINE_BYTES, Line, MAX_EXTENTS, Place, WORD_BYTES, WordWrite,
+    BOARD_BYTES, BUCKET_SLOTS, Board, BytesToRead, Content, Extent, LINE_BYTES, Line, MAX_EXTENTS, WORD_BYTES,
+    WordWrite,
 };
 use leeward_platform::planted::most_index_bytes;
 use std::io;
@@ -77,7 +78,7 @@ struct Emptying {
 }
 
 /// The memory of a hash index.
-pub(super) struct Parts {
+pub(super) struct IndexMemory {
     memories: Box<dyn HashMemories>,
     /// Ascending by line.
     parts: Vec<Part>,
@@ -92,15 +93,15 @@ pub(super) struct Parts {
     rests: u32,
 }
 
-impl Parts {
+impl IndexMemory {
     /// `buckets` home buckets, for an index of `limit` bytes.
     ///
     /// # Errors
     /// There is no memory.
-    pub(super) fn new(memories: Box<dyn HashMemories>, buckets: u32, limit: u64) -> io::Result<Parts> {
+    pub(super) fn new(memories: Box<dyn HashMemories>, buckets: u32, limit: u64) -> io::Result<IndexMemory> {
         let least = if most_index_bytes().is_some() { TINY_PART_BYTES } else { LEAST_PART_BYTES };
         let part_bytes = (limit / PARTS).next_power_of_two().clamp(least, MOST_PART_BYTES);
-        let mut parts = Parts {
+        let mut parts = IndexMemory {
             memories,
             parts: Vec::new(),
             next_line: 0,
@@ -187,7 +188,7 @@ impl Parts {
     }
 
     /// Descriptors of the memories, which lines are in them, and the place of the board.
-    pub(super) fn granted(&self) -> (Vec<bytes::Bytes>, Vec<Extent>, Place) {
+    pub(super) fn granted(&self) -> (Vec<bytes::Bytes>, Vec<Extent>, BytesToRead) {
         let extent = |(memory, part): (u16, &Part)| Extent {
             first: Line(part.first),
             lines: part.lines,
@@ -196,7 +197,7 @@ impl Parts {
             offset: part.base as u64,
         };
         let extents = (0..).zip(&self.parts).map(extent).collect();
-        let board = Place { memory: 0, offset: 0, bytes: BOARD_BYTES as u32 };
+        let board = BytesToRead { memory: 0, offset: 0, bytes: BOARD_BYTES as u32 };
         (self.parts.iter().map(|part| part.memory.descriptor()).collect(), extents, board)
     }
 

@@ -212,7 +212,7 @@ fn a_version_is_written_slot_first_and_first_word_last_and_then_the_old_one_is_p
     let after = index.find(b"key", filter::hash(b"key")).expect("it was put");
     let stores = std::mem::take(&mut host.0.lock().stores);
     let words: Vec<(u64, u64)> = stores.iter().map(|(memory, write)| (*memory, write.at)).collect();
-    let record = |found: &Found| u64::from(found.line.0 - first_line(&index, found.line)) * 64;
+    let record = |found: &IndexedKey| u64::from(found.line.0 - first_line(&index, found.line)) * 64;
     assert_eq!(words[0].0, 0, "the slot is in a home bucket");
     assert_eq!(words[words.len() - 2..], [(1, record(&after)), (1, record(&before))]);
     assert_eq!((stores[words.len() - 2].1.word, stores[words.len() - 1].1.word), (2, 0), "the LSN, and no LSN");

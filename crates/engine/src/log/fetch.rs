@@ -22,7 +22,7 @@ const TOGETHER: usize = 64;
 
 /// A record whose value is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedRecord {
     /// Where it is.
     pub(crate) pointer: Pointer,
     /// Its LSN and expiry.
@@ -33,7 +33,7 @@ pub(crate) struct Wanted {
     pub(crate) value_bytes: u32,
 }
 
-impl Wanted {
+impl WantedRecord {
     /// Bytes of the record without a request id, which it may have in addition.
     fn bytes(&self) -> u64 {
         record_bytes(self.key_bytes as usize, self.value_bytes as usize, self.stamp.expires) as u64
@@ -64,7 +64,7 @@ impl LogReader {
     ///
     /// # Errors
     /// [`crate::Error::Damaged`] if one of them is not where it should be; [`crate::Error::Io`].
-    pub(crate) fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
+    pub(crate) fn fetch(&self, wanted: &[WantedRecord]) -> Result<Fetched> {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_unstable_by_key(|i| wanted[*i].pointer);
         let mut fetched = Fetched { values: vec![Bytes::new(); wanted.len()], bytes_read: 0 };
@@ -86,7 +86,7 @@ impl LogReader {
     }
 
     /// The read for the records `of`, which are neighbours.
-    fn piece<'o>(&self, wanted: &[Wanted], of: &'o [usize]) -> Result<Piece<'o>> {
+    fn piece<'o>(&self, wanted: &[WantedRecord], of: &'o [usize]) -> Result<Piece<'o>> {
         let (first, last) = (&wanted[of[0]], &wanted[of[of.len() - 1]]);
         let at = self.at(first.pointer)?;
         let start = at.offset as usize / BLOCK_BYTES * BLOCK_BYTES;
@@ -100,7 +100,7 @@ impl LogReader {
     }
 
     /// Reads pieces in parallel, into one block.
-    fn fetch_pieces(&self, wanted: &[Wanted], pieces: &[Piece<'_>], fetched: &mut Fetched) -> Result<()> {
+    fn fetch_pieces(&self, wanted: &[WantedRecord], pieces: &[Piece<'_>], fetched: &mut Fetched) -> Result<()> {
         let mut block = self.volume.memory().pool().take(pieces.iter().map(|piece| piece.bytes).sum());
         fetched.bytes_read += block.len() as u64;
         let (mut reads, mut rest) = (Vec::with_capacity(pieces.len()), &mut block[..]);
@@ -122,7 +122,7 @@ impl LogReader {
     }
 
     /// The value of a record of `piece`, which has these `bytes`.
-    fn value_within(&self, wanted: &Wanted, piece: &Piece<'_>, bytes: &Bytes) -> Result<Bytes> {
+    fn value_within(&self, wanted: &WantedRecord, piece: &Piece<'_>, bytes: &Bytes) -> Result<Bytes> {
         let at = RecordAt { offset: wanted.pointer.offset(), ..piece.first };
         let is_wanted = |record: &Record<'_>| record.stamp == wanted.stamp;
         Ok(bytes.slice(self.value_place(at, (bytes, piece.start), wanted.value_bytes, is_wanted)?))
@@ -141,11 +141,11 @@ pub(crate) fn how_many<T>(items: &[T], most: usize, bytes_of: impl Fn(&T) -> usi
 }
 
 /// Number of leading records in `order` that one read takes: in one segment, near each other, and not too many bytes.
-fn neighbours(wanted: &[Wanted], order: &[usize]) -> usize {
+fn neighbours(wanted: &[WantedRecord], order: &[usize]) -> usize {
     let first = wanted[order[0]].pointer;
     let mut bytes = 0;
     let is_near = |i: &&usize| {
-        let Wanted { pointer, .. } = wanted[**i];
+        let WantedRecord { pointer, .. } = wanted[**i];
         let end = pointer.offset() as usize + wanted[**i].bytes() as usize;
         let near = pointer.segment() == first.segment()
             && (pointer == first || NEIGHBOURS.are((first.offset(), bytes), (pointer.offset(), end)));

@@ -9,7 +9,7 @@ mod replay;
 mod tail;
 
 pub(crate) use fetch::how_many;
-pub(crate) use fetch::{Fetched, Wanted};
+pub(crate) use fetch::{Fetched, WantedRecord};
 pub(crate) use reader::{LogReader, ValueAt, Values};
 pub(crate) use reader::{LogSegment, LogSegments};
 pub(crate) use replay::{Ends, Overlays, Prefix, Replay, Replayed, find_prefix, log_of, segment_end};

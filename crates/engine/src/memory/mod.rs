@@ -346,7 +346,7 @@ impl Reservation {
     /// `bytes` with the `memory_bytes` that they take, which stay reserved until the last slice is dropped.
     pub(crate) fn hold(self, bytes: impl AsRef<[u8]> + Send + 'static, memory_bytes: usize) -> Bytes {
         self.set(memory_bytes as u64);
-        Bytes::from_owner(Held { bytes, _reservation: self })
+        Bytes::from_owner(ReservedBytes { bytes, _reservation: self })
     }
 }
 
@@ -443,12 +443,12 @@ impl fmt::Debug for L0Reservation {
 }
 
 /// Bytes with the reservation of their memory.
-struct Held<B> {
+struct ReservedBytes<B> {
     bytes: B,
     _reservation: Reservation,
 }
 
-impl<B: AsRef<[u8]>> AsRef<[u8]> for Held<B> {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for ReservedBytes<B> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }

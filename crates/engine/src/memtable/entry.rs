@@ -57,14 +57,14 @@ pub(super) struct EntryRef<'a> {
 }
 
 /// Where the parts of an entry are.
-struct Parts {
+struct EntryLayout {
     kind: u8,
     key_at: usize,
     key_bytes: usize,
     value_bytes: usize,
 }
 
-impl Parts {
+impl EntryLayout {
     /// Bytes between the key and the expiry.
     #[inline]
     fn stored_bytes(&self) -> usize {
@@ -176,18 +176,18 @@ impl<'a> EntryRef<'a> {
     }
 
     #[inline]
-    fn parts(self) -> Parts {
+    fn parts(self) -> EntryLayout {
         let header = self.bytes(0, SHORT_HEADER_BYTES);
         let kind = header[0];
         if kind & LONG == 0 {
             let (key_bytes, value_bytes) = (usize::from(header[4]), usize::from(header[5]));
-            return Parts { kind, key_at: SHORT_HEADER_BYTES, key_bytes, value_bytes };
+            return EntryLayout { kind, key_at: SHORT_HEADER_BYTES, key_bytes, value_bytes };
         }
         let header = self.bytes(0, LONG_HEADER_BYTES);
         let key_bytes = usize::from(u16::from_le_bytes([header[4], header[5]]));
         let value_bytes = u32::from_le_bytes([header[6], header[7], header[8], header[9]]) as usize;
         let key_at = LONG_HEADER_BYTES + if kind & LATE == 0 { 0 } else { WORD_BYTES };
-        Parts { kind, key_at, key_bytes, value_bytes }
+        EntryLayout { kind, key_at, key_bytes, value_bytes }
     }
 
     #[inline]

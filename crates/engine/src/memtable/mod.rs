@@ -29,7 +29,7 @@ mod ranges;
 #[cfg(test)]
 mod tests;
 
-use blink::{BLink, Found, Position};
+use blink::{BLink, FoundEntry, Position};
 pub(crate) use entry::compare;
 use key_filter::KeyFilter;
 use leeward_format::range::{RangeTombstone, RangeTombstones};
@@ -338,7 +338,7 @@ impl MemCursor {
         self.position.set(|list, here| {
             let next = here?.next();
             let key = here?.key();
-            let is_older = |found: Found<'_>| found.key() == key;
+            let is_older = |found: FoundEntry<'_>| found.key() == key;
             let next = if list.has_versions() { skip(list, next, (key, OLDEST), is_older) } else { next };
             visible_from(list, next, at)
         });
@@ -366,13 +366,13 @@ impl MemCursor {
 
 /// The first version at or after `node` that a reader at `at` sees: the newest visible one of its key.
 #[inline]
-fn visible_from<'a>(list: &'a BLink, mut node: Option<Found<'a>>, at: Lsn) -> Option<Found<'a>> {
+fn visible_from<'a>(list: &'a BLink, mut node: Option<FoundEntry<'a>>, at: Lsn) -> Option<FoundEntry<'a>> {
     if at == NEWEST {
         return node;
     }
     while let Some(newer) = node.filter(|node| node.lsn() > at) {
         let key = newer.key();
-        let is_newer = |found: Found<'_>| found.lsn() > at && found.key() == key;
+        let is_newer = |found: FoundEntry<'_>| found.lsn() > at && found.key() == key;
         node = skip(list, newer.next(), (key, at), is_newer);
     }
     node
@@ -383,10 +383,10 @@ fn visible_from<'a>(list: &'a BLink, mut node: Option<Found<'a>>, at: Lsn) -> Op
 #[inline]
 fn skip<'a>(
     list: &'a BLink,
-    mut node: Option<Found<'a>>,
+    mut node: Option<FoundEntry<'a>>,
     target: (&[u8], Lsn),
-    is_skipped: impl Fn(Found<'_>) -> bool,
-) -> Option<Found<'a>> {
+    is_skipped: impl Fn(FoundEntry<'_>) -> bool,
+) -> Option<FoundEntry<'a>> {
     let mut walked = 0;
     while let Some(skipped) = node.filter(|node| is_skipped(*node)) {
         #[cfg(test)]
@@ -398,7 +398,7 @@ fn skip<'a>(
 }
 
 /// The newest version that a reader at `at` sees of the last key with one, among the key of `node` and those before.
-fn visible_back_from<'a>(list: &'a BLink, mut node: Option<Found<'a>>, at: Lsn) -> Option<Found<'a>> {
+fn visible_back_from<'a>(list: &'a BLink, mut node: Option<FoundEntry<'a>>, at: Lsn) -> Option<FoundEntry<'a>> {
     while let Some(oldest) = node {
         let visible = list.seek(oldest.key(), at).filter(|found| found.key() == oldest.key());
         if visible.is_some() {

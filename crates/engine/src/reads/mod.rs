@@ -6,7 +6,7 @@
 
 use crate::cache::Cached;
 use crate::error::{Error, Result};
-use crate::log::{Fetched, LogReader, ValueAt, Values, Wanted};
+use crate::log::{Fetched, LogReader, ValueAt, Values, WantedRecord};
 use crate::memtable::{Entry, MemTable};
 use crate::volume::{Segment, Volume};
 use arc_swap::ArcSwap;
@@ -49,7 +49,7 @@ pub(crate) trait ValueLog: Send + Sync {
     ///
     /// # Errors
     /// As [`ValueLog::values`].
-    fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched>;
+    fn fetch(&self, wanted: &[WantedRecord]) -> Result<Fetched>;
     /// Id of a segment that leaves point to.
     fn segment_id(&self, name: SegmentName) -> Option<SegmentId>;
 }
@@ -61,7 +61,7 @@ impl ValueLog for LogReader {
     fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Values> {
         LogReader::values(self, wanted)
     }
-    fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
+    fn fetch(&self, wanted: &[WantedRecord]) -> Result<Fetched> {
         LogReader::fetch(self, wanted)
     }
     fn segment_id(&self, name: SegmentName) -> Option<SegmentId> {

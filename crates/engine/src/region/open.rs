@@ -210,7 +210,7 @@ pub(crate) fn recover(volume: &Volume, state: &RegionState, overlays: &Overlays)
     while let Some(found) = replay.next()? {
         let continues = found.record.flags & FLAG_BATCH_CONTINUES != 0;
         if continues || !batch.is_empty() {
-            batch.push(Held::of(&found));
+            batch.push(HeldRecord::of(&found));
         } else {
             intake.take(&found);
         }
@@ -225,7 +225,7 @@ pub(crate) fn recover(volume: &Volume, state: &RegionState, overlays: &Overlays)
 }
 
 /// A record of a batch that is not known to be complete.
-struct Held {
+struct HeldRecord {
     at: (LogKind, SegmentId, SegmentNo, u32),
     stamp: Stamp,
     kind: RecordKind,
@@ -235,16 +235,16 @@ struct Held {
     value: Vec<u8>,
 }
 
-impl Held {
-    fn of(found: &Replayed<'_>) -> Held {
+impl HeldRecord {
+    fn of(found: &Replayed<'_>) -> HeldRecord {
         let Record { stamp, kind, flags, request, key, value } = found.record;
         let at = (found.log, found.id, found.no, found.offset);
-        Held { at, stamp, kind, flags, request, key: key.to_vec(), value: value.to_vec() }
+        HeldRecord { at, stamp, kind, flags, request, key: key.to_vec(), value: value.to_vec() }
     }
 
     fn replayed(&self) -> Replayed<'_> {
         let (log, id, no, offset) = self.at;
-        let Held { stamp, kind, flags, request, key, value, .. } = self;
+        let HeldRecord { stamp, kind, flags, request, key, value, .. } = self;
         let record = Record { stamp: *stamp, kind: *kind, flags: *flags, request: *request, key, value };
         Replayed { log, id, no, offset, record }
     }

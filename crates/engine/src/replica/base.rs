@@ -6,7 +6,7 @@
 //! split from are shared with that region (`found`). A copy that builds its own index, and whose logs reach the
 //! beginning of the primary's, keeps its levels and gets only the logs (`keep`).
 
-use super::found::Found;
+use super::found::FoundCopy;
 use super::{Replica, Shipment, Stored, keep};
 use crate::error::{Error, Result};
 use crate::volume::{Durability, OfReserve, Segment};
@@ -33,14 +33,14 @@ pub(super) struct PendingBase {
     /// Segments of `kept`.
     held: Named,
     /// Local place of each segment that is taken from the base.
-    places: HashMap<SegmentId, Place>,
+    places: HashMap<SegmentId, SegmentPlace>,
 }
 
 /// Segments that a state names.
 type Named = Vec<(SegmentId, Arc<Segment>)>;
 
 #[derive(Debug)]
-struct Place {
+struct SegmentPlace {
     segment: Arc<Segment>,
     /// Valid bytes that the volume has of it.
     bytes: u32,
@@ -130,7 +130,7 @@ impl Replica {
 
     /// Place of a segment of the base. A log segment that the own copy has in part is completed in place: leaves that
     /// are kept point there, and its first bytes are the same. So is one that is damaged, which is shipped whole.
-    fn place(&self, found: &Found, wanted: &BaseSegment) -> Result<Place> {
+    fn place(&self, found: &FoundCopy, wanted: &BaseSegment) -> Result<SegmentPlace> {
         let has_room = |segment: &Segment| segment.bytes() >= wanted.bytes as usize;
         if let Some((known, segment)) = found.get(wanted).filter(|(_, segment)| has_room(segment)) {
             let is_doubtful = found.is_own && self.is_damaged && found.state.is_replayed(known);
@@ -142,14 +142,14 @@ impl Replica {
             if bytes > 0 || is_damaged {
                 let (bytes, before) = if is_damaged { (0, Before::Damaged) } else { (bytes, Before::Same) };
                 let is_missing = bytes < wanted.bytes;
-                return Ok(Place { segment: Arc::clone(segment), bytes, is_missing, before });
+                return Ok(SegmentPlace { segment: Arc::clone(segment), bytes, is_missing, before });
             }
         }
         let segment = match wanted.kind.is_index() || wanted.state().is_run() {
             true => self.volume.allocate_part(wanted.origin, wanted.bytes as usize, OfReserve::All)?,
             false => self.volume.allocate(wanted.origin)?,
         };
-        Ok(Place { segment, bytes: 0, is_missing: true, before: Before::Nothing })
+        Ok(SegmentPlace { segment, bytes: 0, is_missing: true, before: Before::Nothing })
     }
 
     /// Writes a shipped segment, which arrived as `bytes`. A log segment (of a base, or a sorted run of a compaction)

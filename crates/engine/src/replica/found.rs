@@ -17,14 +17,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A copy on the volume, its segments pinned.
-pub(super) struct Found {
+pub(super) struct FoundCopy {
     pub(super) state: RegionState,
     segments: HashMap<SegmentId, Arc<Segment>>,
     /// It is the region's own copy.
     pub(super) is_own: bool,
 }
 
-impl Found {
+impl FoundCopy {
     /// The local segment of one that the base names, if this copy has it.
     pub(super) fn get(&self, wanted: &BaseSegment) -> Option<(&SegmentState, &Arc<Segment>)> {
         let is_it = |known: &&SegmentState| (known.origin, known.kind) == (wanted.origin, wanted.kind);
@@ -83,20 +83,20 @@ impl Replica {
     ///
     /// # Errors
     /// [`crate::Error::Superseded`], [`crate::Error::Io`].
-    pub(super) fn find(&self, base: &Base, may_keep: bool) -> Result<(Found, Option<RegionState>)> {
+    pub(super) fn find(&self, base: &Base, may_keep: bool) -> Result<(FoundCopy, Option<RegionState>)> {
         let own = self.region();
         let origins = base.segments.iter().map(|wanted| wanted.origin).chain(base.parent.map(|parent| parent.region));
         let others: BTreeSet<RegionId> = origins.filter(|origin| *origin != own).collect();
-        let worth = |found: &Found| {
+        let worth = |found: &FoundCopy| {
             let kept = if may_keep { self.kept_beside(found, base)? } else { None };
             let lacked = found.lacked_bytes(base, kept.as_ref());
             Ok(((Reverse(lacked), found.committed(base)), kept))
         };
-        let mut best = Found { state: self.state()?, segments: self.volume.segments(own), is_own: true };
+        let mut best = FoundCopy { state: self.state()?, segments: self.volume.segments(own), is_own: true };
         let (mut most, mut kept) = worth(&best)?;
         for region in others {
             let Some((state, segments)) = self.volume.state_and_segments(region) else { continue };
-            let other = Found { state, segments, is_own: false };
+            let other = FoundCopy { state, segments, is_own: false };
             if other.state.options.addressing != base.options.addressing || !other.is_closed(base) {
                 continue;
             }
@@ -113,7 +113,7 @@ impl Replica {
 
     /// Whether all log records that the base has in segments of `found`, and that a replay reads, can be read there.
     /// Another region's copy may be damaged, and is mended by that region alone.
-    fn reads_as_recorded(&self, found: &Found, base: &Base) -> bool {
+    fn reads_as_recorded(&self, found: &FoundCopy, base: &Base) -> bool {
         let is_replayed = |wanted: &BaseSegment, known: &SegmentState| {
             keep::is_appended(known) && (wanted.last_lsn >= base.replay_from || found.state.is_replayed(known))
         };

@@ -11,7 +11,7 @@
 
 use super::Replica;
 use super::base::shared;
-use super::found::Found;
+use super::found::FoundCopy;
 use crate::error::Result;
 use crate::log::{Overlays, find_prefix, log_of, segment_end};
 use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
@@ -35,7 +35,7 @@ impl Replica {
     ///
     /// # Errors
     /// [`crate::Error::Io`], also for a sector of the found copy that the device cannot read.
-    pub(super) fn kept_beside(&self, found: &Found, base: &Base) -> Result<Option<RegionState>> {
+    pub(super) fn kept_beside(&self, found: &FoundCopy, base: &Base) -> Result<Option<RegionState>> {
         if base.options.backups.ships_index() {
             return Ok(None);
         }

@@ -106,7 +106,7 @@ const MOST_AHEAD: usize = 128;
 const MOST_AHEAD_BYTES: usize = 256 << 10;
 
 /// Where the value of a key is.
-enum Found {
+enum FoundValue {
     Value(Bytes),
     InLog(Pointer, u32),
 }
@@ -263,11 +263,11 @@ impl Cursor {
         while self.ready.len() < most && ahead_bytes < MOST_AHEAD_BYTES {
             let Some((Stamp { lsn, expires }, found)) = self.next_live()? else { break };
             let value = match found {
-                Found::Value(value) => {
+                FoundValue::Value(value) => {
                     ahead_bytes += value.len();
                     value
                 }
-                Found::InLog(pointer, value_bytes) => {
+                FoundValue::InLog(pointer, value_bytes) => {
                     in_log.push((self.ready.len(), pointer, value_bytes));
                     ahead_bytes += value_bytes as usize;
                     Bytes::new()
@@ -296,7 +296,7 @@ impl Cursor {
     }
 
     /// Moves past the next live key, which is in `key` then, and returns its stamp and value.
-    fn next_live(&mut self) -> Result<Option<(Stamp, Found)>> {
+    fn next_live(&mut self) -> Result<Option<(Stamp, FoundValue)>> {
         loop {
             let order = self.order.as_deref().unwrap_or_default();
             let Some((key, stamp, entry)) = order.first().and_then(|first| self.sources[*first].current()) else {
@@ -317,9 +317,9 @@ impl Cursor {
             let found = match entry {
                 Entry::Tombstone => None,
                 _ if stamp.is_over(self.now) => None,
-                _ if self.bounds.keys_only => Some(Found::Value(Bytes::new())),
-                Entry::InPlace(value) => Some(Found::Value(self.pieces.copy(value))),
-                Entry::InLog { pointer, value_bytes } => Some(Found::InLog(pointer, value_bytes)),
+                _ if self.bounds.keys_only => Some(FoundValue::Value(Bytes::new())),
+                Entry::InPlace(value) => Some(FoundValue::Value(self.pieces.copy(value))),
+                Entry::InLog { pointer, value_bytes } => Some(FoundValue::InLog(pointer, value_bytes)),
             };
             if entry == Entry::Tombstone {
                 self.pass_tombstones()?;

@@ -76,7 +76,7 @@ struct Here {
 type Places = Arc<[LeafPlace]>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Forward,
     Back,
 }
@@ -102,7 +102,7 @@ impl LevelCursor {
             self.here = None;
             return Ok(());
         };
-        let leaf = self.enter_leaf(at, Way::Forward)?;
+        let leaf = self.enter_leaf(at, Direction::Forward)?;
         let slot = leaf.search(key).unwrap_or_else(|slot| slot);
         let beyond = slot == leaf.len();
         self.settle(leaf, if beyond { slot - 1 } else { slot });
@@ -115,7 +115,7 @@ impl LevelCursor {
             self.here = None;
             return Ok(());
         };
-        let leaf = self.enter_leaf(at, Way::Back)?;
+        let leaf = self.enter_leaf(at, Direction::Back)?;
         let after = bound.map_or(leaf.len(), |bound| leaf.search(bound).unwrap_or_else(|slot| slot));
         self.settle(leaf, after.saturating_sub(1));
         if after == 0 { self.step_back() } else { Ok(()) }
@@ -157,7 +157,7 @@ impl LevelCursor {
     }
 
     /// Moves into a leaf, which may be the current one.
-    fn enter_leaf(&mut self, (segment, places, place): (usize, Places, usize), way: Way) -> Result<Arc<Leaf>> {
+    fn enter_leaf(&mut self, (segment, places, place): (usize, Places, usize), way: Direction) -> Result<Arc<Leaf>> {
         self.passed = None;
         let here = self.here.take().filter(|here| (here.segment, here.place) == (segment, place));
         if here.is_none() {
@@ -224,11 +224,11 @@ impl LevelCursor {
             here.slot += 1;
         } else if here.place + 1 < here.places.len() {
             let (segment, places, place) = (here.segment, Arc::clone(&here.places), here.place + 1);
-            self.enter(segment, places, place, Way::Forward)?;
+            self.enter(segment, places, place, Direction::Forward)?;
         } else if self.passed.unwrap_or(here.segment) + 1 < self.level.segments().len() {
             let segment = self.passed.take().unwrap_or(here.segment) + 1;
             let (places, place) = self.open(segment, |_| 0)?;
-            self.enter(segment, places, place, Way::Forward)?;
+            self.enter(segment, places, place, Direction::Forward)?;
         } else {
             self.here = None;
         }
@@ -243,11 +243,11 @@ impl LevelCursor {
             here.slot -= 1;
         } else if here.place > 0 {
             let (segment, places, place) = (here.segment, Arc::clone(&here.places), here.place - 1);
-            self.enter(segment, places, place, Way::Back)?;
+            self.enter(segment, places, place, Direction::Back)?;
         } else if self.passed.unwrap_or(here.segment) > 0 {
             let segment = self.passed.take().unwrap_or(here.segment) - 1;
             let (places, place) = self.open(segment, |index| index.leaves().len() - 1)?;
-            self.enter(segment, places, place, Way::Back)?;
+            self.enter(segment, places, place, Direction::Back)?;
         } else {
             self.here = None;
         }
@@ -282,15 +282,15 @@ impl LevelCursor {
     }
 
     /// Moves to the first entry of a leaf, or in reverse to the last.
-    fn enter(&mut self, segment: usize, places: Places, place: usize, way: Way) -> Result<()> {
+    fn enter(&mut self, segment: usize, places: Places, place: usize, way: Direction) -> Result<()> {
         self.here = None;
         let leaf = self.leaf(segment, &places, place, way)?;
-        let slot = if way == Way::Forward { 0 } else { leaf.len() - 1 };
+        let slot = if way == Direction::Forward { 0 } else { leaf.len() - 1 };
         self.here = Some(Here { segment, places, place, leaf, slot });
         Ok(())
     }
 
-    fn leaf(&mut self, segment: usize, places: &Places, place: usize, way: Way) -> Result<Arc<Leaf>> {
+    fn leaf(&mut self, segment: usize, places: &Places, place: usize, way: Direction) -> Result<Arc<Leaf>> {
         let source = Arc::clone(&self.level.segments()[segment]);
         let wanted = places[place];
         if let Some(found) = self.found.take_if(|found| (found.segment, found.offset) == (segment, wanted.offset)) {
@@ -331,14 +331,14 @@ impl LevelCursor {
         source: &LeafSegment,
         places: &Places,
         place: usize,
-        (ahead, way): (usize, Way),
+        (ahead, way): (usize, Direction),
     ) -> Result<(usize, u32, Bytes)> {
         let end = |last: &LeafPlace| (last.offset + last.bytes) as usize;
         let (mut first, mut last) = (place, place);
         for _ in 1..ahead {
             let (low, high) = match way {
-                Way::Forward => (first, last + 1),
-                Way::Back => (first.wrapping_sub(1), last),
+                Direction::Forward => (first, last + 1),
+                Direction::Back => (first.wrapping_sub(1), last),
             };
             let (Some(low_place), Some(high_place)) = (places.get(low), places.get(high)) else { break };
             if end(high_place) - low_place.offset as usize > CHUNK_BYTES {

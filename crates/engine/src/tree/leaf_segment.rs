@@ -33,7 +33,7 @@ pub(crate) enum Probe {
     Found {
         /// LSN and expiry of the record.
         stamp: Stamp,
-        found: Found,
+        found: EntryContent,
         /// What they come from.
         from: Source,
     },
@@ -44,7 +44,7 @@ pub(crate) enum Probe {
 }
 
 /// Where a key may be, with the LSN of the segment's range tombstone for it, if there is one.
-pub(crate) enum Place<'a> {
+pub(crate) enum KeyPlace<'a> {
     /// In no leaf.
     Nowhere(Option<Lsn>),
     /// In this leaf.
@@ -66,7 +66,7 @@ pub(crate) enum Source {
 
 /// Contents of an entry that was found.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum EntryContent {
     /// The value itself.
     InPlace(Bytes),
     /// The value is in the log.
@@ -243,16 +243,16 @@ impl LeafSegment {
     }
 
     /// Where `key`, which has this `hash`, may be. Reads the index, if that is not in memory, but no leaf.
-    pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<Place<'_>> {
+    pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<KeyPlace<'_>> {
         let index = self.index_from_device(reads)?;
         let deleted = deleted(&index, key);
         if !index.may_contain(hash) {
-            return Ok(Place::Nowhere(deleted));
+            return Ok(KeyPlace::Nowhere(deleted));
         }
         let place = index.leaves()[index.leaf_of(key)];
         Ok(match self.cached_leaf(place) {
-            Some(leaf) => Place::Leaf(leaf, deleted),
-            None => Place::Device(self, place, deleted),
+            Some(leaf) => KeyPlace::Leaf(leaf, deleted),
+            None => KeyPlace::Device(self, place, deleted),
         })
     }
 
@@ -312,7 +312,8 @@ impl LeafSegment {
         (key, hash): (&[u8], u64),
     ) -> Probe {
         let probe = search(leaf, key, Source::Device);
-        let has_record = matches!(probe, Probe::Found { found: Found::InPlace(_) | Found::Tombstone, .. });
+        let has_record =
+            matches!(probe, Probe::Found { found: EntryContent::InPlace(_) | EntryContent::Tombstone, .. });
         let serial = self.segment.serial();
         if !(has_record && self.cache.misses_record(reads.owner, hash))
             && self.cache.wants_leaf(serial, place.offset, place.bytes)
@@ -347,7 +348,7 @@ impl Drop for LeafSegment {
 
 impl Probe {
     fn range(deleted: Lsn) -> Probe {
-        Probe::Found { stamp: deleted.into(), found: Found::Tombstone, from: Source::Range }
+        Probe::Found { stamp: deleted.into(), found: EntryContent::Tombstone, from: Source::Range }
     }
 
     /// No entry, or the tombstone of a deleted range.
@@ -373,9 +374,9 @@ pub(crate) fn search<B: Deref<Target = [u8]>>(leaf: &Node<B>, key: &[u8], from: 
     let Ok(i) = leaf.search(key) else { return Probe::Absent };
     let (stamp, entry) = leaf.entry(i);
     let found = match entry {
-        Entry::InPlace(value) => Found::InPlace(Bytes::copy_from_slice(value)),
-        Entry::InLog { pointer, value_bytes } => Found::InLog(pointer, value_bytes),
-        Entry::Tombstone => Found::Tombstone,
+        Entry::InPlace(value) => EntryContent::InPlace(Bytes::copy_from_slice(value)),
+        Entry::InLog { pointer, value_bytes } => EntryContent::InLog(pointer, value_bytes),
+        Entry::Tombstone => EntryContent::Tombstone,
     };
     Probe::Found { stamp, found, from }
 }

@@ -32,7 +32,7 @@ pub(crate) mod tests;
 
 pub(crate) use cursor::LevelCursor;
 pub(crate) use index::{BuiltIndexSegment, build_index};
-pub(crate) use leaf_segment::{Found, IndexRef, LeafSegment, Place, Probe, Source, search};
+pub(crate) use leaf_segment::{EntryContent, IndexRef, KeyPlace, LeafSegment, Probe, Source, search};
 
 /// An index segment of a level.
 pub(crate) type IndexSegment = (SegmentId, Arc<Segment>);
@@ -173,9 +173,9 @@ impl Level {
 
 impl Level {
     /// Where the level may have `key`, which has this `hash`.
-    pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<Place<'_>> {
+    pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<KeyPlace<'_>> {
         if self.is_empty() {
-            return Ok(Place::Nowhere(None));
+            return Ok(KeyPlace::Nowhere(None));
         }
         self.segments[self.segment_of(key)].place(reads, key, hash)
     }
@@ -248,8 +248,8 @@ fn head(suffix: &[u8]) -> u64 {
     }
 }
 
-/// Parts of a level: leaf segments with their fences, and index segments.
-type Parts = (Vec<(Vec<u8>, Arc<LeafSegment>)>, Vec<IndexSegment>);
+/// The parts of a level: leaf segments with their fences, and index segments.
+type BuiltTree = (Vec<(Vec<u8>, Arc<LeafSegment>)>, Vec<IndexSegment>);
 
 /// Reads a level's index.
 struct Walk<'a> {
@@ -260,7 +260,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Goes down level by level. An index of `n` segments has less than `2n` nodes, so a cycle ends.
-    fn run(&self, root: Pointer) -> Result<Parts> {
+    fn run(&self, root: Pointer) -> Result<BuiltTree> {
         let (mut leaves, mut index) = (Vec::new(), Vec::<IndexSegment>::new());
         let mut nodes = vec![(Vec::new(), root)];
         let mut budget = 2 * self.state.leaf_segments as usize + 2;

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::log::ValueAt;
 use crate::memory::{Purpose, Reservation};
 use crate::memtable::Entry;
-use crate::tree::{LeafSegment, Place, Probe, Source, search};
+use crate::tree::{KeyPlace, LeafSegment, Probe, Source, search};
 use leeward_format::leaf_segment::LeafPlace;
 use leeward_format::node::NODE_BYTES;
 use leeward_format::{Lsn, Pointer, SegmentNo, Stamp, filter};
@@ -82,7 +82,7 @@ struct Leaves<'a> {
 }
 
 /// A leaf to read for a key.
-struct Wanted {
+struct WantedLeaf {
     /// Its position among the leaves to read.
     leaf: usize,
     /// Room that was taken for it, in bytes: enough for a value in it.
@@ -91,10 +91,10 @@ struct Wanted {
 
 impl<'a> Leaves<'a> {
     /// Adds a leaf for the key at position `i` of the batch; `None` if there is no room for it.
-    fn add(&mut self, segment: &'a LeafSegment, place: LeafPlace, room: &mut Room, i: usize) -> Option<Wanted> {
+    fn add(&mut self, segment: &'a LeafSegment, place: LeafPlace, room: &mut Room, i: usize) -> Option<WantedLeaf> {
         let (at, bytes) = ((segment.segment().no(), place.offset), place.bytes as usize);
         if let Some(leaf) = self.known.get(&at) {
-            return Some(Wanted { leaf: *leaf, paid: 0 });
+            return Some(WantedLeaf { leaf: *leaf, paid: 0 });
         }
         let paid = if bytes > NODE_BYTES { bytes } else { 0 };
         if !room.take(i, paid) {
@@ -104,7 +104,7 @@ impl<'a> Leaves<'a> {
         self.known.insert(at, leaf);
         self.reads.push((at, vec![0; bytes]));
         self.from.push((segment, place));
-        Some(Wanted { leaf, paid })
+        Some(WantedLeaf { leaf, paid })
     }
 
     fn read(mut self, version: &Version) -> Result<ReadLeaves<'a>> {
@@ -241,16 +241,16 @@ impl Version {
             *answer = Lookup::Absent;
             while let Some(level) = self.filled().get(at.level) {
                 match level.place(&self.reads, key, at.hash)? {
-                    Place::Nowhere(None) => {
+                    KeyPlace::Nowhere(None) => {
                         at.level += 1;
                         continue;
                     }
-                    Place::Nowhere(deleted) => see(at, Probe::absent(deleted), 0, (answer, room)),
-                    Place::Leaf(leaf, deleted) => {
+                    KeyPlace::Nowhere(deleted) => see(at, Probe::absent(deleted), 0, (answer, room)),
+                    KeyPlace::Leaf(leaf, deleted) => {
                         let probe = search(&leaf, key, Source::Memory);
                         see(at, probe.or_else(|| deleted), 0, (answer, room));
                     }
-                    Place::Device(segment, place, deleted) => match leaves.add(segment, place, room, at.i) {
+                    KeyPlace::Device(segment, place, deleted) => match leaves.add(segment, place, room, at.i) {
                         Some(wanted) => waiting.push((at, wanted, deleted)),
                         None => *answer = Lookup::NotInMemory,
                     },
@@ -259,7 +259,7 @@ impl Version {
             }
         }
         let read = leaves.read(self)?;
-        for (at, Wanted { leaf, paid }, deleted) in waiting {
+        for (at, WantedLeaf { leaf, paid }, deleted) in waiting {
             let (leaf, segment, place) = &read.leaves[leaf];
             let probe = segment.search_read(&self.reads, leaf, *place, (keys[at.i].0, at.hash));
             see(at, probe.or_else(|| deleted), paid, (&mut answers[at.i], room));

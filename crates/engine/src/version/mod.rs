@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::log::ValueAt;
 use crate::memtable::{Entry, MemTable};
 use crate::reads::{NEWEST, Reach, Reads};
-use crate::tree::{Found, Level, Probe, Source};
+use crate::tree::{EntryContent, Level, Probe, Source};
 use crate::volume::Segment;
 use bytes::Bytes;
 use leeward_format::leaf_segment::Span;
@@ -283,16 +283,16 @@ impl Version {
         key: &'k [u8],
         hash: u64,
         stamp: Stamp,
-        (found, from): (Found, Source),
+        (found, from): (EntryContent, Source),
         now: Now<'_>,
     ) -> std::result::Result<Lookup, ValueAt<'k>> {
         let value = match found {
-            Found::InLog(..) if is_over(stamp.expires, now) => return Ok(Lookup::Deleted { lsn: stamp.lsn }),
-            Found::InLog(pointer, value_bytes) => {
+            EntryContent::InLog(..) if is_over(stamp.expires, now) => return Ok(Lookup::Deleted { lsn: stamp.lsn }),
+            EntryContent::InLog(pointer, value_bytes) => {
                 return Err(ValueAt { pointer, key, value_bytes, expires: stamp.expires });
             }
-            Found::InPlace(value) => Some(value),
-            Found::Tombstone => None,
+            EntryContent::InPlace(value) => Some(value),
+            EntryContent::Tombstone => None,
         };
         // Also where the cache has the leaf: that may be evicted before the record.
         if from != Source::Range {

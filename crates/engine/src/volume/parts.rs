@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 /// Free parts. Numbers of larger parts come before those of smaller ones.
 #[derive(Debug, Default)]
-pub(super) struct Parts(BTreeSet<SegmentNo>);
+pub(super) struct FreeParts(BTreeSet<SegmentNo>);
 
-impl Parts {
+impl FreeParts {
     /// Adds the halves of a segment, which is in use from now on.
     pub(super) fn add(&mut self, whole: SegmentNo) {
         if let Some((first, second)) = whole.halves() {
@@ -115,7 +115,7 @@ mod tests {
         /// Four segments against a map of their smallest parts.
         #[test]
         fn no_two_parts_in_use_overlap_and_all_that_is_free_can_be_taken(ops in prop::collection::vec(op(), 1..200)) {
-            let mut parts = Parts::default();
+            let mut parts = FreeParts::default();
             let mut wholes: Vec<SegmentNo> = (0..4).map(SegmentNo).collect();
             let mut used: BTreeMap<SegmentNo, ()> = BTreeMap::new();
             let mut map = [false; 4 * UNITS];

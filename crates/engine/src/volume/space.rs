@@ -14,7 +14,7 @@
 //! volume without small segments has no parts.
 
 use super::device::{Device, Durable};
-use super::parts::Parts;
+use super::parts::FreeParts;
 use super::reserve::{Floors, OfReserve, is_nearly_full, reserve_of};
 use crate::error::{Error, Result};
 use leeward_format::{RegionId, SegmentNo};
@@ -138,7 +138,7 @@ pub(super) struct SpaceState {
     /// Of those from here on it is not known whether they have space: they were free when the volume was opened.
     untried: SegmentNo,
     /// Free parts of segments that are in use in part.
-    parts: Parts,
+    parts: FreeParts,
     /// The file system cannot take space back.
     keeps_all: bool,
     /// Length of the file, in segments.
@@ -172,7 +172,7 @@ impl Space {
             free,
             hollow,
             untried: SegmentNo(reserved),
-            parts: Parts::default(),
+            parts: FreeParts::default(),
             keeps_all: false,
             end,
             serial: 0,

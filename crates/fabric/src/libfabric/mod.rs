@@ -48,7 +48,7 @@ use crate::{
         mapping::create,
         memory::{FileMemory, HEADER},
     },
-    stream::{Carrier, StreamFabric, frame::Place, hello, socket::Network, target::Owners},
+    stream::{Carrier, StreamFabric, frame::RemotePlace, hello, socket::Network, target::Owners},
     words::{self, WORD},
 };
 use device::Device;
@@ -240,8 +240,8 @@ impl LibfabricFabric {
             handle.filter(|handle| words::within(offset, len, usize::try_from(handle.len).unwrap_or(usize::MAX)));
         link.post(|state, options| match handle {
             Some(Handle { id, key, .. }) if self.goes_by_connection(offset, len) => match access {
-                Access::Write(bytes) => state.write(Place { id, key, offset }, bytes, op, options),
-                Access::Read(len) => state.read(Place { id, key, offset }, *len, op, options),
+                Access::Write(bytes) => state.write(RemotePlace { id, key, offset }, bytes, op, options),
+                Access::Read(len) => state.read(RemotePlace { id, key, offset }, *len, op, options),
             },
             Some(handle) => remote::post(state, options, handle.memory(), offset, Some(op), access),
             None => state.events.push_back(LinkEvent::Refused { op }),

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use std::{io, ops::Deref, os::fd::OwnedFd, sync::Arc};
 
 /// The peer, and the id and key of the memory.
-pub(super) type Place = (PeerId, u64, u64);
+pub(super) type RemotePlace = (PeerId, u64, u64);
 
 /// Memory of a peer that this process may only read.
 pub(super) struct PeerReadable {
@@ -63,17 +63,17 @@ impl PeerReadable {
 /// The memory that all links of a fabric have mapped for reading.
 #[derive(Default)]
 pub(super) struct Readables {
-    mapped: RwLock<FxHashMap<Place, Arc<PeerReadable>>>,
+    mapped: RwLock<FxHashMap<RemotePlace, Arc<PeerReadable>>>,
 }
 
 impl Readables {
     /// The memory there, if it is mapped.
-    pub(super) fn find(&self, place: Place) -> Option<Arc<PeerReadable>> {
+    pub(super) fn find(&self, place: RemotePlace) -> Option<Arc<PeerReadable>> {
         self.mapped.read().get(&place).map(Arc::clone)
     }
 
     /// Lists `memory` until the answer is dropped, or until another connection lists the same memory.
-    pub(super) fn list(self: &Arc<Readables>, place: Place, memory: PeerReadable) -> Listed {
+    pub(super) fn list(self: &Arc<Readables>, place: RemotePlace, memory: PeerReadable) -> Listed {
         let memory = Arc::new(memory);
         self.mapped.write().insert(place, Arc::clone(&memory));
         Listed { readables: Arc::clone(self), place, memory }
@@ -83,7 +83,7 @@ impl Readables {
 /// Memory that threads find as long as this lives.
 pub(super) struct Listed {
     readables: Arc<Readables>,
-    place: Place,
+    place: RemotePlace,
     memory: Arc<PeerReadable>,
 }
 

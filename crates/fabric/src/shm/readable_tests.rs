@@ -13,7 +13,7 @@ use std::{
 };
 
 const LEN: usize = 100;
-const PLACE: Place = (PeerId(3), 1, 2);
+const PLACE: RemotePlace = (PeerId(3), 1, 2);
 
 fn owner() -> (Arc<FileMemory<()>>, Handle) {
     let registry = Arc::new(Registry::new(Rng::new(1)));

@@ -68,7 +68,7 @@ pub(crate) enum FrameError {
 
 /// A place in registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RemotePlace {
     /// Number of the memory.
     pub(crate) id: u64,
     pub(crate) key: u64,
@@ -82,15 +82,15 @@ pub(crate) enum Request {
     /// A control message of this many bytes follows.
     Message(u32),
     /// This many bytes for a place follow.
-    Write(Place, u32),
+    Write(RemotePlace, u32),
     /// Asks for this many bytes.
-    Read(Place, u32),
+    Read(RemotePlace, u32),
     /// Asks whether the peer is alive.
     Ping,
     /// Asks how a memory is reached, if not by frames.
     Import(MemoryId),
     /// Gives a granted memory back: the peer has no operations under way there any more. The offset is 0.
-    Release(Place),
+    Release(RemotePlace),
     /// Bytes written to and read from granted memory since the last such report.
     Moved {
         /// Bytes written.
@@ -128,10 +128,10 @@ impl Request {
             Request::Read(place, length) => (READ, length, Some(place)),
             Request::Ping => (PING, 0, None),
             Request::Import(MemoryId { id, key, permission }) => {
-                (IMPORT, 0, Some(Place { id, key, offset: permission as u64 }))
+                (IMPORT, 0, Some(RemotePlace { id, key, offset: permission as u64 }))
             }
             Request::Release(place) => (RELEASE, 0, Some(place)),
-            Request::Moved { written, read } => (MOVED, 0, Some(Place { id: written, key: read, offset: 0 })),
+            Request::Moved { written, read } => (MOVED, 0, Some(RemotePlace { id: written, key: read, offset: 0 })),
         };
         let mut header = [0; LONG_REQUEST];
         header[4] = kind;
@@ -157,7 +157,7 @@ impl Request {
     /// The request whose complete header is `header`.
     pub(crate) fn decode(header: &[u8]) -> Result<Request, FrameError> {
         let (kind, length) = open(header)?;
-        let place = || Place { id: word(header, 12), key: word(header, 20), offset: word(header, 28) };
+        let place = || RemotePlace { id: word(header, 12), key: word(header, 20), offset: word(header, 28) };
         match (kind, length) {
             (MESSAGE, _) if length as usize > crate::MAX_MESSAGE_BYTES => Err(FrameError::Invalid(format!(
                 "a message of {length} bytes, the limit is {}",
@@ -213,8 +213,8 @@ impl Answer {
 }
 
 /// The memory that an Import asks for.
-fn import(place: Place) -> Result<MemoryId, FrameError> {
-    let Place { id, key, offset } = place;
+fn import(place: RemotePlace) -> Result<MemoryId, FrameError> {
+    let RemotePlace { id, key, offset } = place;
     let permission = Permission::ALL.into_iter().find(|permission| *permission as u64 == offset);
     let unknown = || FrameError::Invalid(format!("an import with permission {offset}"));
     Ok(MemoryId { id, key, permission: permission.ok_or_else(unknown)? })

@@ -3,7 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-const PLACE: Place = Place { id: 0x0102_0304_0506_0708, key: 0x1112_1314_1516_1718, offset: 0x2122_2324_2526_2728 };
+const PLACE: RemotePlace =
+    RemotePlace { id: 0x0102_0304_0506_0708, key: 0x1112_1314_1516_1718, offset: 0x2122_2324_2526_2728 };
 
 fn memory(permission: Permission) -> MemoryId {
     MemoryId { id: PLACE.id, key: PLACE.key, permission }

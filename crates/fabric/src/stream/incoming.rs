@@ -11,7 +11,7 @@
 use super::{
     Admission, hello,
     hello::Connection as For,
-    link::Shared,
+    link::LinksInCommon,
     socket::{Listener, Network, Socket, Waker},
     target::{Outlet, Owners, Target, TargetError},
 };
@@ -66,7 +66,7 @@ impl Refusals {
 
 /// All incoming connections.
 pub(crate) struct Incoming {
-    shared: Arc<Shared>,
+    shared: Arc<LinksInCommon>,
     owners: Owners,
     waker: Waker,
     stopped: AtomicBool,
@@ -130,7 +130,7 @@ impl Drop for Finish<'_> {
 
 impl Incoming {
     /// No connections yet.
-    pub(crate) fn new(shared: Arc<Shared>, owners: Owners) -> io::Result<Incoming> {
+    pub(crate) fn new(shared: Arc<LinksInCommon>, owners: Owners) -> io::Result<Incoming> {
         let stopped = AtomicBool::new(false);
         Ok(Incoming { shared, owners, waker: Waker::new()?, stopped, table: Mutex::default() })
     }
@@ -243,7 +243,7 @@ impl Incoming {
 
     /// Takes the peer's hello, ends its older connection and welcomes it.
     fn shake_hands(&self, connection: &Arc<Connection>) -> io::Result<(PeerId, String)> {
-        let Shared { me, network, reach, options, counters, .. } = &*self.shared;
+        let LinksInCommon { me, network, reach, options, counters, .. } = &*self.shared;
         let from = connection.socket.peer()?;
         let told = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
         connection.socket.set_timeouts(Some(options.hello_timeout), Some(options.hello_timeout))?;
@@ -336,7 +336,7 @@ impl Incoming {
 
 /// Messages go to the sink, answers back over the socket.
 struct SocketOutlet<'a> {
-    shared: &'a Shared,
+    shared: &'a LinksInCommon,
     socket: &'a Socket,
     peer: PeerId,
 }

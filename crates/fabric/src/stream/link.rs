@@ -12,7 +12,7 @@
 use super::{
     LinkOptions,
     flights::{Extension, Flight, Flights},
-    frame::{Place, Request},
+    frame::{RemotePlace, Request},
     hello::Connection,
     socket::{Network, Socket, Waker},
 };
@@ -35,7 +35,7 @@ use std::{
 const EARLY_PUSH: usize = 256 << 10;
 
 /// The state that all links of one fabric share.
-pub(crate) struct Shared {
+pub(crate) struct LinksInCommon {
     /// This process.
     pub(crate) me: PeerId,
     pub(crate) network: Network,
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
 }
 
-impl Shared {
+impl LinksInCommon {
     /// The certificates for connections that must be encrypted. Over a Unix-domain socket the system says who the peer is,
     /// and descriptors are passed.
     pub(crate) fn tls(&self) -> Option<&NodeTls> {
@@ -85,7 +85,7 @@ pub(crate) struct LinkState<X> {
 /// An outgoing link to one peer.
 pub(crate) struct Link<X: Extension> {
     pub(crate) peer: PeerId,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<LinksInCommon>,
     pub(crate) connection: Connection,
     context: Arc<X::Context>,
     pub(crate) waker: Waker,
@@ -97,7 +97,7 @@ pub(crate) struct Link<X: Extension> {
 impl<X: Extension> Link<X> {
     /// A link to `peer` that is not being connected yet.
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<LinksInCommon>,
         context: Arc<X::Context>,
         peer: PeerId,
         address: &str,
@@ -267,7 +267,7 @@ impl<X: Extension> Link<X> {
 
 impl Link<()> {
     /// The link of urgent messages to `peer`.
-    pub(crate) fn urgent(shared: Arc<Shared>, peer: PeerId, address: &str) -> io::Result<Link<()>> {
+    pub(crate) fn urgent(shared: Arc<LinksInCommon>, peer: PeerId, address: &str) -> io::Result<Link<()>> {
         Ok(Link { connection: Connection::Urgent, ..Link::new(shared, Arc::default(), peer, address)? })
     }
 }
@@ -290,14 +290,14 @@ impl<X: Extension> LinkState<X> {
     }
 
     /// Posts a write of less than 4 GiB.
-    pub(crate) fn write(&mut self, place: Place, bytes: &[u8], op: u64, options: &LinkOptions) {
+    pub(crate) fn write(&mut self, place: RemotePlace, bytes: &[u8], op: u64, options: &LinkOptions) {
         let length = u32::try_from(bytes.len()).expect("the transport refuses longer writes");
         self.flights.push(Flight::Write { op });
         self.append(Request::Write(place, length), bytes, options);
     }
 
     /// Posts a read.
-    pub(crate) fn read(&mut self, place: Place, len: u32, op: u64, options: &LinkOptions) {
+    pub(crate) fn read(&mut self, place: RemotePlace, len: u32, op: u64, options: &LinkOptions) {
         self.flights.push(Flight::Read { op, want: len as usize, bytes: Vec::new() });
         self.append(Request::Read(place, len), &[], options);
     }

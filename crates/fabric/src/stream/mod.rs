@@ -19,7 +19,7 @@ use crate::{PeerId, Sink, memory::Counters};
 use flights::Extension;
 use incoming::Incoming;
 use leeward_security::tls::NodeTls;
-use link::{Link, Shared};
+use link::{Link, LinksInCommon};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use socket::{Listener, Network};
@@ -101,7 +101,7 @@ pub(crate) type Links<X> = RwLock<FxHashMap<PeerId, Arc<Link<X>>>>;
 
 /// The links from and to one process. Dropping it ends its threads and waits for them.
 pub(crate) struct StreamFabric<X: Extension> {
-    shared: Arc<Shared>,
+    shared: Arc<LinksInCommon>,
     context: Arc<X::Context>,
     links: Arc<Links<X>>,
     /// The connections for urgent messages. Locked after `links`.
@@ -123,7 +123,7 @@ impl<X: Extension> StreamFabric<X> {
         let Carrier { network, reach, counters, context, owners } = carrier;
         let listener = Listener::bind(network, address)?;
         let address = listener.address.clone();
-        let shared = Arc::new(Shared { me, network, reach, options, sink, counters });
+        let shared = Arc::new(LinksInCommon { me, network, reach, options, sink, counters });
         let incoming = Arc::new(Incoming::new(Arc::clone(&shared), owners)?);
         let accepting = Arc::clone(&incoming);
         let accept = move || accepting.accept(&listener);

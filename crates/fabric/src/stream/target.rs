@@ -8,7 +8,7 @@
 
 use super::{
     Admission,
-    frame::{Answer, FrameError, HeaderBuffer, MAX_GRANT, Place, Request},
+    frame::{Answer, FrameError, HeaderBuffer, MAX_GRANT, RemotePlace, Request},
 };
 use crate::{
     memory::{Framed, MemoryId},
@@ -250,7 +250,7 @@ impl Target {
 
     fn serve_read(
         &mut self,
-        place: Place,
+        place: RemotePlace,
         length: u32,
         owner: &mut dyn Owner,
         outlet: &mut dyn Outlet,

@@ -54,10 +54,10 @@ impl Fixture {
         assert_eq!(Fixture::bytes(&self.readable), [READABLE; BYTES]);
     }
 
-    fn place(memory: &HeapMemory, offset: u64) -> Place {
+    fn place(memory: &HeapMemory, offset: u64) -> RemotePlace {
         let bytes = memory.descriptor().0;
         let field = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-        Place { id: field(1), key: field(9), offset }
+        RemotePlace { id: field(1), key: field(9), offset }
     }
 
     fn bytes(memory: &HeapMemory) -> Vec<u8> {
@@ -329,7 +329,7 @@ fn what_concerns_exported_memory_reaches_its_owner_and_is_answered() {
     fixture.to_tell.push(9);
     let memory = |id| MemoryId { id, key: 6, permission: Permission::ReadWrite };
     let requests = [
-        Request::Release(Place { id: 5, key: 6, offset: 0 }),
+        Request::Release(RemotePlace { id: 5, key: 6, offset: 0 }),
         Request::Moved { written: 7, read: 8 },
         Request::Import(memory(GRANTED)),
         Request::Import(memory(5)),

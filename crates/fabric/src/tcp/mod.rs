@@ -9,7 +9,7 @@ use crate::{
     memory::{Framed, Handle, HeapMemory, Permission, Registry, Transport},
     stream::{
         Carrier, StreamFabric,
-        frame::Place,
+        frame::RemotePlace,
         hello,
         link::LinkState,
         socket::Network,
@@ -53,14 +53,14 @@ impl TcpFabric {
         handle: Option<Handle>,
         (offset, len): (u64, u64),
         op: u64,
-        post: impl FnOnce(&mut LinkState<()>, Place, &LinkOptions),
+        post: impl FnOnce(&mut LinkState<()>, RemotePlace, &LinkOptions),
     ) {
         let Some(link) = self.stream.link(peer) else { return };
         let handle = handle
             .filter(|handle| words::within(offset, len, usize::try_from(handle.len).unwrap_or(usize::MAX)))
             .filter(|_| len <= u64::from(u32::MAX));
         link.post(|state, options| match handle {
-            Some(Handle { id, key, .. }) => post(state, Place { id, key, offset }, options),
+            Some(Handle { id, key, .. }) => post(state, RemotePlace { id, key, offset }, options),
             None => state.events.push_back(LinkEvent::Refused { op }),
         });
     }

@@ -57,7 +57,7 @@ impl Extent {
 
 /// Bytes to read from a memory of the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct BytesToRead {
     /// Position in [`GrantFields::memories`].
     pub memory: u16,
     /// Offset in bytes, a multiple of [`LINE_BYTES`].
@@ -88,7 +88,7 @@ pub struct GrantFields {
     /// Ascending by line, and disjoint.
     pub extents: Vec<Extent>,
     /// The [board](super::Board).
-    pub board: Place,
+    pub board: BytesToRead,
 }
 
 /// A checked grant.
@@ -154,7 +154,7 @@ fn is_possible(extent: &Extent, memories: usize) -> bool {
         && usize::from(extent.memory) < memories
 }
 
-fn is_within(place: Place, memories: usize) -> bool {
+fn is_within(place: BytesToRead, memories: usize) -> bool {
     place.offset.is_multiple_of(LINE_BYTES as u64)
         && place.offset.checked_add(place.bytes.into()).is_some()
         && usize::from(place.memory) < memories
@@ -168,13 +168,13 @@ impl Grant {
     }
 
     /// Where a bucket is; `None` if there is none at this line, as far as the grant says.
-    pub fn bucket_place(&self, line: Line) -> Option<Place> {
+    pub fn bucket_place(&self, line: Line) -> Option<BytesToRead> {
         let extent = self.extent_of(line)?;
         (extent.content == Content::Buckets).then(|| place(extent, line, 1))
     }
 
     /// Where a record of `lines` is; `None` if none can begin at this line, as far as the grant says.
-    pub fn record_place(&self, line: Line, lines: u16) -> Option<Place> {
+    pub fn record_place(&self, line: Line, lines: u16) -> Option<BytesToRead> {
         let extent = self.extent_of(line)?;
         let Content::Records { class } = extent.content else { return None };
         let begins = (line.0 - extent.first.0).is_multiple_of(class.into());
@@ -189,7 +189,7 @@ impl Grant {
 }
 
 /// The place of some lines of an extent, which has them.
-fn place(extent: &Extent, line: Line, lines: u16) -> Place {
+fn place(extent: &Extent, line: Line, lines: u16) -> BytesToRead {
     let before = u64::from(line.0 - extent.first.0) * LINE_BYTES as u64;
-    Place { memory: extent.memory, offset: extent.offset + before, bytes: u32::from(lines) * LINE_BYTES as u32 }
+    BytesToRead { memory: extent.memory, offset: extent.offset + before, bytes: u32::from(lines) * LINE_BYTES as u32 }
 }

@@ -42,7 +42,7 @@ mod publish;
 mod reader;
 mod record;
 
-pub use grant::{Content, Extent, Grant, GrantFields, MAX_DESCRIPTOR_BYTES, MAX_EXTENTS, Place};
+pub use grant::{BytesToRead, Content, Extent, Grant, GrantFields, MAX_DESCRIPTOR_BYTES, MAX_EXTENTS};
 pub use lease::{BOARD_BYTES, Board, CLOCK_DRIFT_PERCENT, ClockSample};
 pub use publish::{SlotPlace, WordWrite, clear, link, publish};
 pub use reader::{Reader, Reason, Step, TRIES};

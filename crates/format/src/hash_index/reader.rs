@@ -15,7 +15,7 @@
 //! a time.
 
 use super::{
-    BUCKET_SLOTS, Grant, LINE_BYTES, Line, MAX_CHAIN_BUCKETS, Place, Record, RecordPlace, Slot, WORD_BYTES,
+    BUCKET_SLOTS, BytesToRead, Grant, LINE_BYTES, Line, MAX_CHAIN_BUCKETS, Record, RecordPlace, Slot, WORD_BYTES,
     fingerprint, home_bucket, tag,
 };
 use crate::{Lsn, filter};
@@ -73,13 +73,13 @@ struct Progress {
     /// Buckets of the chain in this try, this one included.
     buckets: u8,
     /// What is read next.
-    place: Place,
-    wanted: Wanted,
+    place: BytesToRead,
+    wanted: NextRead,
 }
 
 /// What is at the place that is read next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Wanted {
+enum NextRead {
     Bucket,
     /// The record that the slot `index` of the bucket `words` leads to.
     Record {
@@ -94,20 +94,20 @@ impl<G: Borrow<Grant>, K: AsRef<[u8]>> Reader<G, K> {
         if !grant.borrow().contains(key.as_ref()) {
             return Step::Ask(Reason::OutOfBounds);
         }
-        let place = Place { memory: 0, offset: 0, bytes: 0 };
+        let place = BytesToRead { memory: 0, offset: 0, bytes: 0 };
         let hash = filter::hash(key.as_ref());
-        let progress = Progress { hash, tries: 0, buckets: 0, place, wanted: Wanted::Bucket };
+        let progress = Progress { hash, tries: 0, buckets: 0, place, wanted: NextRead::Bucket };
         Reader { grant, key, progress }.try_again()
     }
 
     /// What it wants to read.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> BytesToRead {
         self.progress.place
     }
 
     /// The record that it wants to read there; `None` if that is a bucket.
     pub fn record_line(&self) -> Option<Line> {
-        let Wanted::Record { words, index } = self.progress.wanted else { return None };
+        let NextRead::Record { words, index } = self.progress.wanted else { return None };
         words.get(index).copied().and_then(Slot::from_word).map(|slot| slot.line)
     }
 
@@ -123,14 +123,14 @@ impl<G: Borrow<Grant>, K: AsRef<[u8]>> Reader<G, K> {
             return self.try_again();
         }
         match self.progress.wanted {
-            Wanted::Bucket => {
+            NextRead::Bucket => {
                 let mut words = [0; BUCKET_SLOTS + 1];
                 for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<WORD_BYTES>().0) {
                     *word = u64::from_le_bytes(*bytes);
                 }
                 self.next_record(words, 0)
             }
-            Wanted::Record { words, index } => self.take_record(words, index, bytes),
+            NextRead::Record { words, index } => self.take_record(words, index, bytes),
         }
     }
 
@@ -158,7 +158,7 @@ impl<G: Borrow<Grant>, K: AsRef<[u8]>> Reader<G, K> {
                 return Step::Ask(Reason::NotGranted);
             };
             self.progress.place = place;
-            self.progress.wanted = Wanted::Record { words, index };
+            self.progress.wanted = NextRead::Record { words, index };
             return Step::Read(self);
         }
         match link.first().copied().map(u32::try_from) {
@@ -185,7 +185,7 @@ impl<G: Borrow<Grant>, K: AsRef<[u8]>> Reader<G, K> {
         debug_assert_eq!(place.bytes as usize, LINE_BYTES, "a bucket is a line");
         self.progress.buckets += 1;
         self.progress.place = place;
-        self.progress.wanted = Wanted::Bucket;
+        self.progress.wanted = NextRead::Bucket;
         Step::Read(self)
     }
 }

@@ -40,7 +40,7 @@ fn grant() -> Grant {
         buckets: 1,
         memories: vec![Bytes::from_static(b"memory")],
         extents: vec![extent(0, BUCKETS, Content::Buckets), extent(BUCKETS, RECORDS, Content::Records { class: 1 })],
-        board: Place { memory: 0, offset: 1 << 20, bytes: LINE_BYTES as u32 },
+        board: BytesToRead { memory: 0, offset: 1 << 20, bytes: LINE_BYTES as u32 },
     };
     Grant::try_from(fields).expect("a grant")
 }

@@ -27,7 +27,7 @@ fn fields() -> GrantFields {
             extent(100, 40, Content::Records { class: 2 }, 0, 32 * 64),
             extent(u32::MAX - 255, 256, Content::Records { class: 256 }, 1, 1 << 40),
         ],
-        board: Place { memory: 1, offset: 0, bytes: 64 },
+        board: BytesToRead { memory: 1, offset: 0, bytes: 64 },
     }
 }
 
@@ -170,7 +170,7 @@ fn hostile_line() -> impl Strategy<Value = [u8; LINE_BYTES]> {
 }
 
 /// Whether a read is within one extent of the grant.
-fn is_granted(grant: &Grant, place: Place) -> bool {
+fn is_granted(grant: &Grant, place: BytesToRead) -> bool {
     place.bytes > 0
         && grant.extents.iter().any(|extent| {
             let end = extent.offset + u64::from(extent.lines) * LINE_BYTES as u64;

@@ -84,7 +84,7 @@ struct Told {
 }
 
 /// A state of the region that its primary has named.
-struct State {
+struct NamedState {
     region: RegionId,
     at: DigestInstant,
     named: Instant,
@@ -142,7 +142,7 @@ fn compare_in(
     findings: &mut RangeFindings,
     replicas: &[Replica<'_>],
     primary: &Replica<'_>,
-    state: &State,
+    state: &NamedState,
     (ranges, chosen): (&Ranges, Range<usize>),
 ) -> Result<(usize, Option<String>), String> {
     let backups: Vec<&Replica<'_>> = replicas.iter().filter(|replica| replica.server != primary.server).collect();
@@ -212,12 +212,12 @@ fn name_state(
     primary: &Replica<'_>,
     region: RegionId,
     want_bounds: bool,
-) -> Result<Result<(State, Vec<Bytes>), String>, String> {
+) -> Result<Result<(NamedState, Vec<Bytes>), String>, String> {
     let begun = Instant::now();
     loop {
         let named = Instant::now();
         match ask(primary, Op::RangeBounds { region, want_bounds })? {
-            OpResult::RangeBounds { at, bounds } => return Ok(Ok((State { region, at, named }, bounds))),
+            OpResult::RangeBounds { at, bounds } => return Ok(Ok((NamedState { region, at, named }, bounds))),
             OpResult::Error(error) if error.kind().is_passing() && begun.elapsed() > LAG_TIMEOUT => {
                 return Ok(Err(format!("server {}: {error}", primary.server)));
             }
@@ -228,14 +228,14 @@ fn name_state(
 }
 
 /// Asks one replica for the digests of ranges in a state, until it has told all, or cannot.
-fn digests(replica: &Replica<'_>, state: &State, ranges: &Ranges, chosen: Range<usize>) -> Result<Told, String> {
+fn digests(replica: &Replica<'_>, state: &NamedState, ranges: &Ranges, chosen: Range<usize>) -> Result<Told, String> {
     let (mut told, mut begun) = (Told::default(), None);
     let mut heard = Instant::now();
     while told.digests.len() < chosen.len() {
         let range = chosen.start + told.digests.len();
         let (start, so_far) = begun.take().unwrap_or_else(|| (ranges.start(range), RangeDigest::default()));
         let ends = (range..chosen.end).map(|range| ranges.end(range)).collect();
-        let State { region, at, .. } = *state;
+        let NamedState { region, at, .. } = *state;
         let question = RangeQuestion { region, at, start: start.clone(), ends, so_far: so_far.clone() };
         match ask(replica, Op::RangeDigests(Box::new(question)))? {
             OpResult::RangeDigests(RangeAnswer::Digests { whole, begun: next })
@@ -260,7 +260,7 @@ fn digests(replica: &Replica<'_>, state: &State, ranges: &Ranges, chosen: Range<
 }
 
 /// Why a server has no digests of a state.
-fn reason(server: ServerId, state: &State, why_not: &RangeAnswer) -> String {
+fn reason(server: ServerId, state: &NamedState, why_not: &RangeAnswer) -> String {
     let (lsn, ahead) = (state.at.lsn, Duration::from_millis(DIGEST_AHEAD_MS));
     match why_not {
         RangeAnswer::NotYet => {

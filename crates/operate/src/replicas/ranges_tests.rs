@@ -61,7 +61,7 @@ fn nothing_is_rebuilt_from_a_primary_that_may_be_wrong() {
 fn a_clock_that_is_ahead_is_named() {
     let at =
         DigestInstant { term: leeward_format::Epoch(1), lsn: leeward_format::Lsn(5), now: leeward_format::UnixMs(9) };
-    let state = State { region: RegionId(1), at, named: Instant::now() };
+    let state = NamedState { region: RegionId(1), at, named: Instant::now() };
     let why = reason(ServerId(3), &state, &RangeAnswer::InstantPassed);
     assert!(why.starts_with("clocks are apart: that of server 3 is "), "{why}");
 }

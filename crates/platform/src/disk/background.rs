@@ -15,7 +15,7 @@ use std::thread;
 
 /// I/O that was begun.
 pub struct Pending {
-    state: State,
+    state: IoState,
     /// Done to the bytes when they are waited for.
     last: Option<Last>,
 }
@@ -23,7 +23,7 @@ pub struct Pending {
 type Last = Box<dyn FnOnce(&mut Block) + Send>;
 
 #[derive(Debug)]
-enum State {
+enum IoState {
     Done(io::Result<Block>),
     Begun(Receiver<io::Result<Block>>),
     Taken,
@@ -32,10 +32,10 @@ enum State {
 impl Pending {
     /// I/O that has ended.
     pub fn done(result: io::Result<Block>) -> Pending {
-        Pending::new(State::Done(result))
+        Pending::new(IoState::Done(result))
     }
 
-    fn new(state: State) -> Pending {
+    fn new(state: IoState) -> Pending {
         Pending { state, last: None }
     }
 
@@ -60,10 +60,10 @@ impl Pending {
     }
 
     fn finish(&mut self) -> io::Result<Block> {
-        match mem::replace(&mut self.state, State::Taken) {
-            State::Done(result) => result,
-            State::Begun(answer) => answer.recv().unwrap_or_else(|_| Err(io::Error::other("an I/O thread is gone"))),
-            State::Taken => Ok(Block::default()),
+        match mem::replace(&mut self.state, IoState::Taken) {
+            IoState::Done(result) => result,
+            IoState::Begun(answer) => answer.recv().unwrap_or_else(|_| Err(io::Error::other("an I/O thread is gone"))),
+            IoState::Taken => Ok(Block::default()),
         }
     }
 }
@@ -110,7 +110,7 @@ impl Background {
             let _ = answer.send(charge.run_charged(io));
         };
         match jobs.send(Box::new(job)) {
-            Ok(()) => Pending::new(State::Begun(pending)),
+            Ok(()) => Pending::new(IoState::Begun(pending)),
             Err(_) => Pending::done(Err(io::Error::other("the I/O threads are gone"))),
         }
     }

@@ -248,7 +248,7 @@ pub trait Disk: Send + Sync {
 /// Holds a [`Disk`] for this process; dropping it lets go.
 #[derive(Debug)]
 pub struct DiskLock {
-    _held: Held,
+    _held: HeldLock,
     identity: String,
 }
 
@@ -262,7 +262,7 @@ impl DiskLock {
 }
 
 #[derive(Debug)]
-enum Held {
+enum HeldLock {
     /// Closing the file releases the lock that the kernel keeps on it.
     Real {
         _file: std::fs::File,

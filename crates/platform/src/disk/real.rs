@@ -8,7 +8,7 @@ use super::background::{Background, Pending};
 use super::direct::{Access, Direct};
 use super::room::{Room, write_in_place};
 use super::{
-    AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, DeviceRoom, Disk, DiskLock, File, Held, Read, private,
+    AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, DeviceRoom, Disk, DiskLock, File, HeldLock, Read, private,
 };
 use crate::Block;
 use bytes::Bytes;
@@ -78,7 +78,7 @@ impl RealDisk {
             file => file?,
         };
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)?;
-        Ok(Some(DiskLock { identity: identity(&file), _held: Held::Real { _file: file } }))
+        Ok(Some(DiskLock { identity: identity(&file), _held: HeldLock::Real { _file: file } }))
     }
 }
 
@@ -124,7 +124,7 @@ impl Disk for RealDisk {
         let path = self.root.join(LOCK_NAME);
         let file = private::options().read(true).write(true).create(true).truncate(false).open(path)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(DiskLock { identity: identity(&file), _held: Held::Real { _file: file } })
+        Ok(DiskLock { identity: identity(&file), _held: HeldLock::Real { _file: file } })
     }
 }
 

@@ -7,7 +7,7 @@
 //! makes it durable, or fails because of it. Reads return the data until [`File::forget_cached`].
 
 use super::sim_file::Contents;
-use super::{Appender, DIRECT_ALIGN, DeviceCounters, DeviceRoom, Disk, DiskLock, File, Held};
+use super::{Appender, DIRECT_ALIGN, DeviceCounters, DeviceRoom, Disk, DiskLock, File, HeldLock};
 use crate::Rng;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -53,11 +53,11 @@ pub struct FaultPlan {
 /// A simulated disk. Clones share it.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct DiskState {
     files: BTreeMap<String, Contents>,
     capacity: u64,
     room: Option<u64>,
@@ -90,7 +90,7 @@ impl SimDisk {
     /// An empty disk of `capacity` bytes. `seed` decides random faults and how far a killed write got.
     pub fn new(seed: u64, capacity: u64) -> SimDisk {
         SimDisk {
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(DiskState {
                 files: BTreeMap::new(),
                 capacity,
                 room: None,
@@ -233,7 +233,7 @@ impl SimDisk {
     }
 }
 
-impl State {
+impl DiskState {
     fn kill(&mut self) {
         self.incarnation += 1;
         self.locked = false;
@@ -333,14 +333,14 @@ impl Disk for SimDisk {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let lock = SimLock { state: self.state.clone(), incarnation: state.incarnation };
-        Ok(DiskLock { identity: String::new(), _held: Held::Sim { _lock: lock } })
+        Ok(DiskLock { identity: String::new(), _held: HeldLock::Sim { _lock: lock } })
     }
 }
 
 /// Lets go of the disk when dropped, unless its process was killed before.
 #[derive(Debug)]
 pub(super) struct SimLock {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
     incarnation: u64,
 }
 
@@ -355,7 +355,7 @@ impl Drop for SimLock {
 
 /// A handle of one incarnation of the process.
 struct SimFile {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
     name: String,
     incarnation: u64,
 }

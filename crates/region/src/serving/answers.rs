@@ -1,7 +1,7 @@
 //! Answers of a region that this node serves, from the operation's end until they leave the node.
 //!
 //! Invariant: an answer leaves only when every LSN that it shows is acknowledged *and* the lease is held. Until then it is
-//! held back ([`Held`]). Reads that memory answers at once do not come here (`at_once`). An answer that shows nothing of the
+//! held back ([`HeldAnswer`]). Reads that memory answers at once do not come here (`at_once`). An answer that shows nothing of the
 //! region waits for nothing. Belongs to the node's thread.
 
 use super::Serving;
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// How long an answer may wait to be committed, or for the lease, before the client gets "not known".
 pub(super) const OP_TIMEOUT: Nanos = Nanos::from_secs(5);
 
-struct Held {
+struct HeldAnswer {
     /// The last LSN that the answer shows.
     lsn: Lsn,
     to: ReplyTo,
@@ -28,34 +28,34 @@ struct Held {
 }
 
 /// The lowest LSN is the first of a heap.
-impl Ord for Held {
-    fn cmp(&self, other: &Held) -> Ordering {
+impl Ord for HeldAnswer {
+    fn cmp(&self, other: &HeldAnswer) -> Ordering {
         other.lsn.cmp(&self.lsn)
     }
 }
 
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Held) -> Option<Ordering> {
+impl PartialOrd for HeldAnswer {
+    fn partial_cmp(&self, other: &HeldAnswer) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Held {
-    fn eq(&self, other: &Held) -> bool {
+impl PartialEq for HeldAnswer {
+    fn eq(&self, other: &HeldAnswer) -> bool {
         self.lsn == other.lsn
     }
 }
 
-impl Eq for Held {}
+impl Eq for HeldAnswer {}
 
 /// Answers that have not left yet.
 #[derive(Default)]
 pub(super) struct Answers {
     /// Answers that wait for their LSN to be committed.
-    held: BinaryHeap<Held>,
+    held: BinaryHeap<HeldAnswer>,
     /// Answers whose LSN is committed. They wait for the end of the turn, for the lease, or, if they are of writes that are
     /// throttled, for the end of that.
-    due: Vec<Held>,
+    due: Vec<HeldAnswer>,
     /// Answers that wait for nothing.
     ready: Vec<Answer>,
     /// Until then no write is answered.
@@ -118,7 +118,7 @@ impl Serving {
     /// Holds an answer until `lsn` is committed.
     pub(super) fn hold(&mut self, now: Nanos, lsn: Lsn, to: ReplyTo, is_write: bool, result: OpResult) {
         let lsn = if planted(Bug::ServeUncommitted) && !is_write { Lsn(0) } else { lsn };
-        let held = Held { lsn, to, result, is_write, since: now };
+        let held = HeldAnswer { lsn, to, result, is_write, since: now };
         // What was committed once stays committed, also while the session of a member begins anew.
         match lsn <= self.answers.acknowledged {
             true => self.answers.due.push(held),
@@ -145,7 +145,7 @@ impl Serving {
         // While a write was held other members may have failed. A write that only the last member has is not acknowledged.
         let lacks = self.lacks_members().filter(|_| !planted(Bug::AcknowledgeBelowMinInSync));
         let id = self.id();
-        let answer = |held: Held| match &lacks {
+        let answer = |held: HeldAnswer| match &lacks {
             Some(_) if held.is_write => (held.to, lost_answer(id, true, "too few members are in sync")),
             _ => (held.to, stamped(held.result, now)),
         };

@@ -78,7 +78,7 @@ pub(crate) struct Asking {
 }
 
 #[derive(Clone)]
-struct Shared {
+struct AdminHandler {
     asking: Asking,
     metrics: Arc<Metrics>,
     door: Door,
@@ -108,7 +108,7 @@ impl Admin {
             .layer(axum::middleware::from_fn_with_state(door.clone(), entry::check))
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
-            .with_state(Shared { asking, metrics, door });
+            .with_state(AdminHandler { asking, metrics, door });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
             let listener = ConnectionLimit::new(listener, tls.clone(), SESSION_TIMEOUT);
@@ -228,18 +228,18 @@ fn unanswered() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "the event loop does not answer\n").into_response()
 }
 
-async fn home(State(shared): State<Shared>) -> Response {
+async fn home(State(shared): State<AdminHandler>) -> Response {
     let figures = shared.asking.ask().await;
     shared.asking.render(figures, |snapshot| Html(page::render(snapshot))).await
 }
 
-async fn status(State(shared): State<Shared>) -> Response {
+async fn status(State(shared): State<AdminHandler>) -> Response {
     let figures = shared.asking.ask().await;
     let json = |snapshot: &Snapshot| ([(header::CONTENT_TYPE, "application/json")], view::json(snapshot));
     shared.asking.render(figures, json).await
 }
 
-async fn metrics_text(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+async fn metrics_text(State(shared): State<AdminHandler>, headers: HeaderMap) -> Response {
     let format = Format::asked(&headers);
     let figures = shared.asking.ask().await;
     let metrics = shared.metrics.clone();
@@ -250,14 +250,14 @@ async fn metrics_text(State(shared): State<Shared>, headers: HeaderMap) -> Respo
     shared.asking.render(figures, text).await
 }
 
-async fn livez(State(shared): State<Shared>) -> Response {
+async fn livez(State(shared): State<AdminHandler>) -> Response {
     match shared.asking.heartbeat.age() < TIMEOUT.into() {
         true => "ok\n".into_response(),
         false => unanswered(),
     }
 }
 
-async fn readyz(State(shared): State<Shared>, uri: Uri, headers: HeaderMap) -> Response {
+async fn readyz(State(shared): State<AdminHandler>, uri: Uri, headers: HeaderMap) -> Response {
     let figures = shared.asking.recent().await;
     let is_open = shared.door.is_open(&uri, &headers);
     let readiness = move |snapshot: &Snapshot| {

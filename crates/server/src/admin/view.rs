@@ -1,7 +1,7 @@
 //! The answers of `/status` and `/readyz`, made from a snapshot.
 
 use super::Snapshot;
-use leeward_cluster::{Found, missing_volumes};
+use leeward_cluster::{ServerCopy, missing_volumes};
 use leeward_format::VolumeId;
 use leeward_format::cluster::{GroupConfig, Member, RegionMap};
 use leeward_format::status::{NodeStatus, Role};
@@ -94,7 +94,7 @@ fn region<'a>(map: &RegionMap, group: &'a GroupConfig) -> Region<'a> {
 
 /// The volumes that a region cannot continue without, and what the coordinator has forgotten of it, in sentences.
 pub(super) fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<String> {
-    let found = |server| map.server(server).map(|info| Found::of(info, group));
+    let found = |server| map.server(server).map(|info| ServerCopy::of(info, group));
     let contradiction = group.contradicted_by(&map.servers).map(|one| one.explain(group));
     let missing = missing_volumes(group, found).into_iter().map(|one| one.explain(group.region));
     missing.chain(contradiction).chain(group.explain_restored()).collect()

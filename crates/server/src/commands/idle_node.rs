@@ -3,7 +3,7 @@
 use crate::cursors::Cursors;
 use crate::node::PeerSettings;
 use crate::quota::Quota;
-use crate::session_context::{AskNode, Context, Facts, Shared};
+use crate::session_context::{AskNode, Context, Facts, SharedBySessions};
 use crate::users::{Audit, Gate};
 use leeward_cluster::View;
 use leeward_format::op::{Op, OpResult};
@@ -32,7 +32,7 @@ impl AskNode for NoFigures {
 
 /// What sessions share, and what they see of a cluster.
 pub(crate) struct IdleNode {
-    pub(crate) shared: Shared,
+    pub(crate) shared: SharedBySessions,
     pub(crate) view: View,
     pub(crate) peer_settings: PeerSettings,
     pub(crate) users: Arc<Users>,
@@ -43,7 +43,7 @@ impl IdleNode {
     pub(crate) fn new(facts: Facts) -> IdleNode {
         let gate = Gate::new(true, Audit::default());
         let accounts = (Arc::new(crate::commands::new_metrics()), ClientMemory::unlimited(), gate);
-        let shared = Shared::new(facts, Cursors::new(1), accounts);
+        let shared = SharedBySessions::new(facts, Cursors::new(1), accounts);
         IdleNode {
             shared,
             view: View::default(),

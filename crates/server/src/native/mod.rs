@@ -65,7 +65,7 @@ pub struct Session {
     /// Requests that are not answered. An answered one is `None`.
     requests: Numbered<Option<Pending>>,
     /// Operations in flight, in order of submission. An answered one is `None`.
-    ops: Numbered<Option<Place>>,
+    ops: Numbered<Option<ResultPlace>>,
     /// The client has, or is being sent, the routes of this version of the coordinator's state.
     told: u64,
     stopped: bool,
@@ -109,7 +109,7 @@ struct Batch {
 }
 
 /// Where the result of an operation belongs.
-struct Place {
+struct ResultPlace {
     request: u64,
     position: usize,
     is_write: bool,
@@ -303,7 +303,8 @@ impl Session {
         for (position, op) in ops.into_iter().enumerate() {
             let once = named.next_if(|(at, _)| *at as usize == position).map(|(_, once)| once);
             let hides_old = self.door.hides_old(&table, &op);
-            let place = Place { request, position, is_write: op.is_write(), is_reverse: op.is_reverse(), hides_old };
+            let place =
+                ResultPlace { request, position, is_write: op.is_write(), is_reverse: op.is_reverse(), hides_old };
             if let Err(error) = self.door.permit(&table, &op, has_place, context).and_then(|()| check_op(&op)) {
                 self.take_result(&place, OpResult::Error(error));
                 continue;
@@ -324,8 +325,8 @@ impl Session {
         self.send(&Reply::Routes(routes), reply_path);
     }
 
-    fn take_result(&mut self, place: &Place, result: OpResult) {
-        let &Place { request, position, is_write, is_reverse, hides_old } = place;
+    fn take_result(&mut self, place: &ResultPlace, result: OpResult) {
+        let &ResultPlace { request, position, is_write, is_reverse, hides_old } = place;
         let pending = self.requests.get_mut(request).and_then(Option::as_mut);
         let pending = pending.expect("a request is answered after its last operation");
         let room = MAX_MESSAGE_BYTES - FRAME_HEADER_BYTES - pending.results.len() * RESULT_OVERHEAD_BYTES;

@@ -1,6 +1,6 @@
 //! Events from other nodes: links that come and go, posted operations that complete, and messages.
 
-use super::{Node, RegionInput, Request, Way};
+use super::{Node, RegionInput, Request, Travel};
 use crate::node::front::fresh::{Answer, Question};
 use crate::node::links;
 use leeward_fabric::LinkEvent;
@@ -75,7 +75,7 @@ impl Node {
             Control::Forward { id, table, op, once, epoch } => {
                 let request = Request::new(now, ReplyTo::Peer(from, id), table, op, once);
                 self.with_front(|front, reach| front.note_caller(reach, (from, id), &request, once));
-                self.submit(request, Way::Forwarded(epoch));
+                self.submit(request, Travel::Forwarded(epoch));
             }
             Control::Forwarded { id, result, committed } => {
                 self.with_front(|front, reach| front.forwarded(reach, (from, id), result, committed));

@@ -36,7 +36,7 @@ mod shard;
 use control::operators::is_of_operator;
 pub(crate) use control::settings::PeerSettings;
 use control::{ControlParts, NodeControl};
-use front::forward::Way;
+use front::forward::Travel;
 use front::{Front, Reach};
 use leeward_cluster::{Agent, Routes};
 use leeward_engine::Replica;
@@ -124,7 +124,7 @@ impl Node {
             Input::Tick => self.tick(now),
             Input::Submit { token, table, op, once, direct } => {
                 let request = Request::new(now, ReplyTo::Client(token), table, op, once);
-                self.submit(request, if direct { Way::Direct } else { Way::Any });
+                self.submit(request, if direct { Travel::Direct } else { Travel::Any });
             }
             Input::Link(from, event) => self.link_event(from, event),
             Input::Coordinator(event) => self.control.hear(now, event),
@@ -147,7 +147,7 @@ impl Node {
     }
 
     /// Refuses what no region could hold, answers what concerns the cluster or copies here, and routes all else.
-    fn submit(&mut self, request: Request, way: Way) {
+    fn submit(&mut self, request: Request, way: Travel) {
         let Request { since, to, table, op, naming } = request;
         let facts = NodeFacts { control: &self.control, links: &self.links };
         match (check(&op, naming), op) {

@@ -4,20 +4,20 @@ use super::pool::Pool;
 use crate::metrics::Metrics;
 use crate::node::{Input, Node, Outbox, Token};
 use crate::quota::Quota;
-use crate::session_context::{Context, Shared};
+use crate::session_context::{Context, SharedBySessions};
 use leeward_format::op::OpResult;
 use leeward_platform::Nanos;
 
 /// The part of the event loop that takes operations and gives answers.
 pub(super) struct Driver {
     pub(super) node: Node,
-    pub(super) shared: Shared,
+    pub(super) shared: SharedBySessions,
     pool: Pool,
     outbox: Outbox,
 }
 
 impl Driver {
-    pub(super) fn new(node: Node, shared: Shared, pool: Pool) -> Driver {
+    pub(super) fn new(node: Node, shared: SharedBySessions, pool: Pool) -> Driver {
         Driver { node, shared, pool, outbox: Outbox::default() }
     }
 

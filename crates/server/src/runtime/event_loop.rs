@@ -56,7 +56,7 @@ const KEEPALIVE: Duration = Duration::from_secs(300);
 const READ_BYTES: usize = 256 * 1024;
 
 /// The parts that an event loop is made of.
-pub(super) struct Parts {
+pub(super) struct EventLoopParts {
     pub(super) poll: Poll,
     pub(super) events: Events,
     pub(super) resp: TcpListener,
@@ -94,7 +94,7 @@ pub(super) struct EventLoop {
 }
 
 impl EventLoop {
-    pub(super) fn new(parts: Parts) -> io::Result<EventLoop> {
+    pub(super) fn new(parts: EventLoopParts) -> io::Result<EventLoop> {
         Ok(EventLoop {
             acceptor: Acceptor::new(parts.resp, parts.native, parts.poll.registry())?,
             tls: parts.tls,

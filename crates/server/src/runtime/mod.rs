@@ -40,11 +40,11 @@ use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, lin
 use crate::passwords::{PasswordThread, Passwords};
 use crate::places::RESERVED_FILES;
 use crate::rings::{Mailbox, RingFabric, RingLimits, Rings};
-use crate::session_context::{Facts, Shared};
+use crate::session_context::{Facts, SharedBySessions};
 use crate::users::{Audit, Gate};
 use connections::Limits;
 use driver::Driver;
-use event_loop::{EventLoop, Parts, WAKER};
+use event_loop::{EventLoop, EventLoopParts, WAKER};
 use leeward_cluster::zookeeper::{self, Credentials};
 use leeward_cluster::{Coordinator, embedded};
 use leeward_engine::{Purpose, VOLUME_NAME, Volume};
@@ -194,7 +194,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
     let pool = Pool::start(config.storage.job_threads, &doorbell, &cpu_accounting).map_err(system("job pool"))?;
-    let event_loop = EventLoop::new(Parts {
+    let event_loop = EventLoop::new(EventLoopParts {
         poll,
         events,
         resp: mio::net::TcpListener::from_std(listeners.resp),
@@ -510,7 +510,7 @@ fn shared(
     info: &ServerInfo,
     resp: SocketAddr,
     accounts: (Arc<Metrics>, ClientMemory, Gate),
-) -> Shared {
+) -> SharedBySessions {
     let started = BootClock.now();
     let Member { server, volume, incarnation } = info.member;
     let facts = Facts {
@@ -525,7 +525,7 @@ fn shared(
         redis_table: config.clients.redis_table.clone(),
         is_encrypted: config.tls.tls_ca.is_some(),
     };
-    Shared::new(facts, Cursors::new(volume.0.wrapping_add(incarnation.0)), accounts)
+    SharedBySessions::new(facts, Cursors::new(volume.0.wrapping_add(incarnation.0)), accounts)
 }
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, StartError> {

@@ -23,12 +23,12 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<JobQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct JobQueue {
     jobs: VecDeque<Job>,
     is_closed: bool,
 }

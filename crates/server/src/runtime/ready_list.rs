@@ -51,7 +51,7 @@ pub(super) enum Before {
 
 /// The result of a look into a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum RingLook {
     Nothing,
     Requests {
         has_more: bool,
@@ -128,15 +128,15 @@ impl ReadyList {
     }
 
     /// Notes what a look into the ring of `id` has found. Returns whether its client must learn that the loop is awake.
-    pub(super) fn looked(&mut self, id: u64, found: Found, now: Nanos) -> bool {
+    pub(super) fn looked(&mut self, id: u64, found: RingLook, now: Nanos) -> bool {
         match found {
             // The bytes on the socket were not bells.
-            Found::Nothing if self.left.contains_key(&id) => self.must_read(id),
-            Found::Nothing => {}
-            Found::Held => {
+            RingLook::Nothing if self.left.contains_key(&id) => self.must_read(id),
+            RingLook::Nothing => {}
+            RingLook::Held => {
                 self.held.insert(id);
             }
-            Found::Requests { has_more } => {
+            RingLook::Requests { has_more } => {
                 self.last_request = now;
                 self.is_awake = self.spin > Nanos::ZERO;
                 if has_more {

@@ -240,14 +240,14 @@ impl State {
                 continue;
             }
             if !client.takes {
-                self.ready_list.looked(id, Found::Held, Nanos::ZERO);
+                self.ready_list.looked(id, RingLook::Held, Nanos::ZERO);
                 continue;
             }
             let taken = client.in_ring.min(TURN_MESSAGES);
             client.in_ring -= taken;
             let found = match taken {
-                0 => Found::Nothing,
-                _ => Found::Requests { has_more: taken == TURN_MESSAGES },
+                0 => RingLook::Nothing,
+                _ => RingLook::Requests { has_more: taken == TURN_MESSAGES },
             };
             // Time is counted from the last request, so it begins anew.
             self.is_late &= taken == 0;

@@ -10,7 +10,7 @@
 //! again, at sockets and other threads every [`SLICE`], and sleeps once nothing has come for the spin.
 
 use super::event_loop::EventLoop;
-use super::ready_list::Found;
+use super::ready_list::RingLook;
 use crate::config::has_many_cores;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
@@ -112,7 +112,7 @@ impl EventLoop {
         let takes_input = connection.takes_input();
         let Some(native) = connection.protocol_session.with_rings() else { return false };
         if !takes_input {
-            self.ready_list.looked(id, Found::Held, now);
+            self.ready_list.looked(id, RingLook::Held, now);
             return false;
         }
         let mut context = self.driver.context(now, Quota::default());
@@ -125,8 +125,8 @@ impl EventLoop {
         match received {
             Ok(received) => {
                 let found = match received.messages {
-                    0 => Found::Nothing,
-                    _ => Found::Requests { has_more: received.has_more },
+                    0 => RingLook::Nothing,
+                    _ => RingLook::Requests { has_more: received.has_more },
                 };
                 self.driver.metrics().ring_requests(received.messages);
                 if self.ready_list.looked(id, found, now) {

@@ -14,7 +14,7 @@
 
 use super::{Event, FaultKind, NodeId, World, node_of, server_id};
 use crate::CONTEXT;
-use leeward_cluster::{Found, missing_volumes};
+use leeward_cluster::{ServerCopy, missing_volumes};
 use leeward_format::ServerId;
 use leeward_format::cluster::{GroupConfig, Member, ServerInfo, decode_value};
 use leeward_platform::Nanos;
@@ -128,12 +128,12 @@ impl World {
     }
 
     /// The process that runs as `server`, and what it reports of its replica of a region.
-    fn found(&self, server: ServerId, config: &GroupConfig) -> Option<Found> {
+    fn found(&self, server: ServerId, config: &GroupConfig) -> Option<ServerCopy> {
         let path = format!("/leeward/server/{server}");
         let value = self.host.tree.changes().find(|change| change.path == path)?.value?;
         let info: ServerInfo = decode_value("server", &value).expect("the tree holds what was written");
         let lives = self.machines[node_of(server)].node.as_ref().map(Node::member) == Some(info.member);
-        lives.then(|| Found::of(&info, config))
+        lives.then(|| ServerCopy::of(&info, config))
     }
 
     /// The index, among the node's `saved_copies`, of a disk that a region waits for and that can be put back now.

@@ -53,7 +53,7 @@ const CALLS: [(&str, usize); 7] = [
 
 /// One place that may panic.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct PanicPlace {
     line: usize,
     /// The call; `None` for an index or a slice.
     call: Option<&'static str>,
@@ -64,7 +64,7 @@ struct Place {
 pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
     let mut listed = table(repository);
     for (file, text) in reached(repository) {
-        let (indexed, called): (Vec<Place>, Vec<Place>) =
+        let (indexed, called): (Vec<PanicPlace>, Vec<PanicPlace>) =
             places(text).into_iter().partition(|place| place.call.is_none());
         for place in called.iter().filter(|place| place.reason.is_empty()) {
             let call = place.call.unwrap_or_default().trim_start_matches('.').trim_end_matches('(');
@@ -135,10 +135,10 @@ fn is_decoder(file: &Path) -> bool {
 }
 
 /// Every place of a file that may panic.
-fn places(text: &str) -> Vec<Place> {
+fn places(text: &str) -> Vec<PanicPlace> {
     let code = without_tests(&code_only(text));
     let line_of = |at: usize| code[..at].matches('\n').count() + 1;
-    let mut found: Vec<(usize, Place)> = Vec::new();
+    let mut found: Vec<(usize, PanicPlace)> = Vec::new();
     for (call, needed) in CALLS {
         for (at, _) in code.match_indices(call) {
             let is_whole = call.starts_with('.') || !follows_word(&code, at);
@@ -146,12 +146,12 @@ fn places(text: &str) -> Vec<Place> {
             let is_constant = code[..at].ends_with("const _: () = ");
             if is_whole && !is_constant {
                 let reason = reason(text, &code, at + call.len() - 1, needed);
-                found.push((at, Place { line: line_of(at), call: Some(call), reason }));
+                found.push((at, PanicPlace { line: line_of(at), call: Some(call), reason }));
             }
         }
     }
     for at in indexed(&code) {
-        found.push((at, Place { line: line_of(at), call: None, reason: String::new() }));
+        found.push((at, PanicPlace { line: line_of(at), call: None, reason: String::new() }));
     }
     found.sort_by_key(|(at, _)| *at);
     found.into_iter().map(|(_, place)| place).collect()

@@ -28,6 +28,9 @@ const EMPTY_COMMENT: &str = concat!("/// See the ", "module.");
 /// A doc comment of one of these and a single word, such as "Its name.", repeats the name of its item.
 const ARTICLES: [&str; 5] = ["Its", "Their", "The", "A", "An"];
 
+/// Names of types that do not say what they hold.
+const NAMELESS: [&str; 8] = ["State", "Shared", "Place", "Found", "Way", "Held", "Wanted", "Parts"];
+
 /// Effects that only the files in the table of seams may use, since all other code also runs in the simulator.
 const EFFECTS: [&str; 10] = [
     "Instant::now",
@@ -67,6 +70,7 @@ pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
             });
         }
         let product = if is_test(file) { String::new() } else { without_tests(&code) };
+        nameless_types(&product, &mut broken);
         if !may(&grants.effects, file) {
             for effect in EFFECTS {
                 each_word(&product, effect, |line| {
@@ -140,6 +144,18 @@ fn words(file: &Path, text: &str, code: &str, broken: &mut impl FnMut(usize, Str
     }
     for (at, comment) in text.match_indices(EMPTY_COMMENT) {
         broken(line_of(text, at), format!("{comment}: say in a sentence what it holds, or leave the comment out"));
+    }
+}
+
+/// Types whose name fits anything.
+fn nameless_types(product: &str, broken: &mut impl FnMut(usize, String)) {
+    for keyword in ["struct ", "enum ", "type "] {
+        for (at, _) in product.match_indices(keyword) {
+            let name: String = product[at + keyword.len()..].chars().take_while(|c| c.is_alphanumeric()).collect();
+            if NAMELESS.contains(&name.as_str()) {
+                broken(line_of(product, at), format!("type {name}: a name that says what it holds"));
+            }
+        }
     }
 }
 

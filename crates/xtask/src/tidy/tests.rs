@@ -226,3 +226,18 @@ fn places_that_index_are_counted_and_have_a_reason() {
     let gone = reached("", "| `crates/format/src/gone.rs` | 3 | b is long enough |");
     assert!(gone.iter().any(|violation| violation.contains("gone.rs has a row")), "{gone:?}");
 }
+
+#[test]
+fn a_types_name_says_what_it_holds() {
+    for (source, name) in
+        [("struct State;", "State"), ("pub(crate) enum Found<'a> {}", "Found"), ("type Way = u8;", "Way")]
+    {
+        let expected = format!("crates/a/src/lib.rs:4: type {name}: a name that says what it holds");
+        assert_eq!(two_crates("`b`", source, ""), [expected], "{source}");
+    }
+    for fine in
+        ["struct StateOfDisk;", "#[cfg(test)]\nmod tests {\n    struct State;\n}", "const A: &str = \"enum Way\";"]
+    {
+        assert_eq!(two_crates("`b`", fine, ""), [""; 0], "{fine}");
+    }
+}

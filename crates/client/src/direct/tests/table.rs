@@ -4,8 +4,8 @@ use super::{LINK, REGION, Source};
 use bytes::Bytes;
 use leeward_fabric::{ReadNow, ReadableDescriptor};
 use leeward_format::hash_index::{
-    BUCKET_SLOTS, Board, Content, Extent, GrantFields, Line, Place, Record, RecordPlace, Slot, SlotPlace, WordWrite,
-    clear, fingerprint, home_bucket, link, publish, record_lines, tag,
+    BUCKET_SLOTS, Board, BytesToRead, Content, Extent, GrantFields, Line, Record, RecordPlace, Slot, SlotPlace,
+    WordWrite, clear, fingerprint, home_bucket, link, publish, record_lines, tag,
 };
 use leeward_format::partition::Partition;
 use leeward_format::{Epoch, Lsn, filter};
@@ -98,7 +98,7 @@ pub(super) fn fields(nonce: u64) -> GrantFields {
         buckets: HOMES,
         extents: extents.collect(),
         memories: vec![Bytes::from_static(b"board"), Bytes::from_static(b"lines")],
-        board: Place { memory: 0, offset: 0, bytes: LINE as u32 },
+        board: BytesToRead { memory: 0, offset: 0, bytes: LINE as u32 },
     }
 }
 

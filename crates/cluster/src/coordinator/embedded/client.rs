@@ -53,12 +53,12 @@ pub fn connect(options: ClientOptions, sink: impl FnMut(CoordinatorEvent) + Send
         options,
         context: Context::new(sink)?,
         session: None,
-        state: State::Idle { retry: Nanos::ZERO },
+        state: SessionState::Idle { retry: Nanos::ZERO },
         pending: BTreeSet::new(),
     })
 }
 
-enum State {
+enum SessionState {
     /// No connection until `retry`.
     Idle { retry: Nanos },
     /// Connecting, or waiting to be attached.
@@ -73,7 +73,7 @@ struct EmbeddedLink {
     context: Context,
     session: Option<SessionId>,
     timeout: Nanos,
-    state: State,
+    state: SessionState,
     /// Operations that were sent but not answered.
     pending: BTreeSet<u64>,
 }
@@ -85,9 +85,9 @@ impl Link for EmbeddedLink {
 
     fn next_deadline(&self) -> Nanos {
         match &self.state {
-            State::Idle { retry } => *retry,
-            State::Attaching { since, .. } => *since + self.timeout,
-            State::Up { confirmed, sent, .. } => {
+            SessionState::Idle { retry } => *retry,
+            SessionState::Attaching { since, .. } => *since + self.timeout,
+            SessionState::Up { confirmed, sent, .. } => {
                 (*sent + heartbeat_interval(self.timeout)).min(*confirmed + silence_timeout(self.timeout))
             }
         }
@@ -104,13 +104,13 @@ impl Link for EmbeddedLink {
     }
 
     fn leave(&mut self) {
-        if let State::Up { connection, .. } = &mut self.state {
+        if let SessionState::Up { connection, .. } = &mut self.state {
             connection.queue(REQUEST, &CoordinatorRequest::Leave);
         }
     }
 
     fn is_leaving(&mut self) -> bool {
-        let State::Up { connection, .. } = &mut self.state else { return false };
+        let SessionState::Up { connection, .. } = &mut self.state else { return false };
         connection.flush().is_ok() && connection.backlog() > 0
     }
 }
@@ -121,10 +121,10 @@ impl EmbeddedLink {
         let now = self.context.now();
         let (interval, timeout) = (heartbeat_interval(self.timeout), silence_timeout(self.timeout));
         match &mut self.state {
-            State::Idle { retry } if *retry <= now => self.connect(now),
-            State::Attaching { since, .. } if *since + self.timeout <= now => self.lose(&Broken::Silent),
-            State::Up { confirmed, .. } if *confirmed + timeout <= now => self.lose(&Broken::Silent),
-            State::Up { connection, sent, .. } if *sent + interval <= now => {
+            SessionState::Idle { retry } if *retry <= now => self.connect(now),
+            SessionState::Attaching { since, .. } if *since + self.timeout <= now => self.lose(&Broken::Silent),
+            SessionState::Up { confirmed, .. } if *confirmed + timeout <= now => self.lose(&Broken::Silent),
+            SessionState::Up { connection, sent, .. } if *sent + interval <= now => {
                 *sent = now;
                 connection.queue(REQUEST, &CoordinatorRequest::Heartbeat { nonce: now.0 });
                 if let Err(broken) = connection.flush() {
@@ -143,7 +143,7 @@ impl EmbeddedLink {
                 let timeout_ms = u32::try_from(self.options.session_timeout.as_millis()).unwrap_or(u32::MAX);
                 // The request waits in the connection until the socket is connected.
                 connection.queue(REQUEST, &CoordinatorRequest::Attach { session: self.session, timeout_ms });
-                self.state = State::Attaching { connection, since: now };
+                self.state = SessionState::Attaching { connection, since: now };
             }
             Err(error) => self.lose(&error.into()),
         }
@@ -152,9 +152,9 @@ impl EmbeddedLink {
     /// The connection is over: reports what is lost with it.
     fn lose(&mut self, broken: &Broken) {
         let now = self.context.now();
-        let before = std::mem::replace(&mut self.state, State::Idle { retry: now + RETRY });
+        let before = std::mem::replace(&mut self.state, SessionState::Idle { retry: now + RETRY });
         self.note_outage(now, &before, broken);
-        if let State::Up { .. } = before {
+        if let SessionState::Up { .. } = before {
             (self.context.sink)(CoordinatorEvent::Down);
         }
         for id in std::mem::take(&mut self.pending) {
@@ -163,11 +163,11 @@ impl EmbeddedLink {
     }
 
     /// Records why there is no session, for callers that ask: the time of the first failure, and the reason of the last one.
-    fn note_outage(&self, now: Nanos, before: &State, broken: &Broken) {
+    fn note_outage(&self, now: Nanos, before: &SessionState, broken: &Broken) {
         let since = match before {
-            State::Up { confirmed, .. } => *confirmed,
-            State::Attaching { since, .. } => *since,
-            State::Idle { .. } => now,
+            SessionState::Up { confirmed, .. } => *confirmed,
+            SessionState::Attaching { since, .. } => *since,
+            SessionState::Idle { .. } => now,
         };
         self.context.mailbox.note_outage(Outage {
             address: self.options.address.to_string(),
@@ -180,8 +180,8 @@ impl EmbeddedLink {
     fn receive(&mut self) -> Result<(), Broken> {
         loop {
             let connection = match &mut self.state {
-                State::Idle { .. } => return Ok(()),
-                State::Attaching { connection, .. } | State::Up { connection, .. } => connection,
+                SessionState::Idle { .. } => return Ok(()),
+                SessionState::Attaching { connection, .. } | SessionState::Up { connection, .. } => connection,
             };
             match connection.next(FrameKind::CoordinatorReply)? {
                 Some(reply) => self.take(reply)?,
@@ -196,22 +196,22 @@ impl EmbeddedLink {
 
     fn take(&mut self, reply: CoordinatorReply) -> Result<(), Broken> {
         let event = match (reply, &mut self.state) {
-            (CoordinatorReply::Attached { session, timeout_ms }, State::Attaching { .. }) => {
+            (CoordinatorReply::Attached { session, timeout_ms }, SessionState::Attaching { .. }) => {
                 return self.attached(session, timeout_ms);
             }
-            (CoordinatorReply::Unknown, State::Attaching { .. }) => {
+            (CoordinatorReply::Unknown, SessionState::Attaching { .. }) => {
                 self.session = None;
                 (self.context.sink)(CoordinatorEvent::Expired);
                 return Err(Broken::Protocol("the session has expired"));
             }
-            (CoordinatorReply::Changed(change), State::Up { .. }) => CoordinatorEvent::Changed(vec![change]),
-            (CoordinatorReply::Synced { version }, State::Up { .. }) => CoordinatorEvent::Synced { version },
-            (CoordinatorReply::Heartbeat { nonce }, State::Up { confirmed, sent, .. }) => {
+            (CoordinatorReply::Changed(change), SessionState::Up { .. }) => CoordinatorEvent::Changed(vec![change]),
+            (CoordinatorReply::Synced { version }, SessionState::Up { .. }) => CoordinatorEvent::Synced { version },
+            (CoordinatorReply::Heartbeat { nonce }, SessionState::Up { confirmed, sent, .. }) => {
                 // Never later than the newest heartbeat sent, whatever the peer answers.
                 *confirmed = Nanos(nonce).min(*sent).max(*confirmed);
                 return Ok(());
             }
-            (CoordinatorReply::Done { id, result }, State::Up { .. }) => {
+            (CoordinatorReply::Done { id, result }, SessionState::Up { .. }) => {
                 if !self.pending.remove(&id) {
                     return Err(Broken::Protocol("an answer to a question that was not asked"));
                 }
@@ -224,11 +224,11 @@ impl EmbeddedLink {
     }
 
     fn attached(&mut self, session: SessionId, timeout_ms: u32) -> Result<(), Broken> {
-        let before = std::mem::replace(&mut self.state, State::Idle { retry: Nanos::ZERO });
-        let State::Attaching { connection, since, .. } = before else {
+        let before = std::mem::replace(&mut self.state, SessionState::Idle { retry: Nanos::ZERO });
+        let SessionState::Attaching { connection, since, .. } = before else {
             return Err(Broken::Protocol("attached twice"));
         };
-        self.state = State::Up { connection, confirmed: since, sent: since };
+        self.state = SessionState::Up { connection, confirmed: since, sent: since };
         self.session = Some(session);
         self.timeout = Nanos::from_millis(timeout_ms.max(1).into());
         self.context.mailbox.end_outage();
@@ -240,7 +240,7 @@ impl EmbeddedLink {
     fn send(&mut self) -> Result<(), Broken> {
         let ops = self.context.mailbox.take_ops();
         match &mut self.state {
-            State::Up { connection, .. } => {
+            SessionState::Up { connection, .. } => {
                 for (id, op) in ops {
                     if op.bytes() > MAX_COORDINATOR_BYTES - REQUEST_OVERHEAD_BYTES {
                         let result =
@@ -253,12 +253,12 @@ impl EmbeddedLink {
                 }
                 connection.flush()
             }
-            State::Attaching { .. } | State::Idle { .. } => {
+            SessionState::Attaching { .. } | SessionState::Idle { .. } => {
                 for (id, _) in ops {
                     self.context.disconnected(id);
                 }
                 match &mut self.state {
-                    State::Attaching { connection, .. } => connection.flush(),
+                    SessionState::Attaching { connection, .. } => connection.flush(),
                     _ => Ok(()),
                 }
             }

@@ -15,7 +15,7 @@
 //!   never that of a server that is cut off. The reader of the tree judges it.
 
 use super::client::ClientOptions;
-use super::plan::Place;
+use super::plan::ClusterRoot;
 use super::protocol_session::{End, ProtocolSession};
 use super::request_limit::RequestLimit;
 use super::servers::{Host, Servers, Unknown};
@@ -33,7 +33,7 @@ const RETRY_REFUSED: Nanos = Nanos::from_secs(1);
 /// client. A server that is only behind catches up sooner.
 const BEHIND_TIMEOUTS: u64 = 2;
 
-enum State {
+enum LinkState {
     /// No connection until `retry`.
     Idle { retry: Nanos },
     /// No server's address is known yet.
@@ -59,7 +59,7 @@ pub(super) struct ZooKeeperLink {
     /// The session to continue, and the newest change seen; 0 until a tree was read with whatever the servers have.
     session: Connect,
     timeout: Nanos,
-    state: State,
+    state: LinkState,
     servers: Servers,
     /// How long a request may be.
     limit: RequestLimit,
@@ -78,9 +78,9 @@ impl Link for ZooKeeperLink {
 
     fn next_deadline(&self) -> Nanos {
         match &self.state {
-            State::Idle { retry } => *retry,
-            State::Resolving => Nanos::MAX,
-            State::Talking(talk) => self.missed_at(talk).min(talk.pinged + heartbeat_interval(self.timeout)),
+            LinkState::Idle { retry } => *retry,
+            LinkState::Resolving => Nanos::MAX,
+            LinkState::Talking(talk) => self.missed_at(talk).min(talk.pinged + heartbeat_interval(self.timeout)),
         }
     }
 
@@ -95,7 +95,7 @@ impl Link for ZooKeeperLink {
 
     fn leave(&mut self) {
         let now = self.context.now();
-        if let State::Talking(talk) = &mut self.state
+        if let LinkState::Talking(talk) = &mut self.state
             && talk.protocol_session.connected().is_some()
         {
             talk.protocol_session.leave(now);
@@ -104,7 +104,7 @@ impl Link for ZooKeeperLink {
 
     /// The socket stays open until the request is answered: closing it earlier may lose the request.
     fn is_leaving(&mut self) -> bool {
-        let State::Talking(talk) = &self.state else { return false };
+        let LinkState::Talking(talk) = &self.state else { return false };
         talk.protocol_session.connected().is_some() && self.send().is_ok() && self.receive().is_ok()
     }
 }
@@ -122,7 +122,7 @@ impl ZooKeeperLink {
             options,
             context,
             session: Connect { timeout_ms, ..Connect::default() },
-            state: State::Idle { retry: Nanos::ZERO },
+            state: LinkState::Idle { retry: Nanos::ZERO },
             servers,
             limit: RequestLimit::default(),
             concern: None,
@@ -141,15 +141,15 @@ impl ZooKeeperLink {
     fn keep_time(&mut self) {
         let now = self.context.now();
         let is_lost = match &self.state {
-            State::Idle { retry } if *retry <= now => return self.connect(now),
-            State::Idle { .. } => return,
-            State::Resolving => return self.resolved(now),
-            State::Talking(talk) => self.missed_at(talk) <= now,
+            LinkState::Idle { retry } if *retry <= now => return self.connect(now),
+            LinkState::Idle { .. } => return,
+            LinkState::Resolving => return self.resolved(now),
+            LinkState::Talking(talk) => self.missed_at(talk) <= now,
         };
         if is_lost {
             return self.end(End::Broken(Broken::Silent));
         }
-        if let State::Talking(talk) = &mut self.state
+        if let LinkState::Talking(talk) = &mut self.state
             && talk.pinged + heartbeat_interval(self.timeout) <= now
         {
             talk.pinged = now;
@@ -164,7 +164,7 @@ impl ZooKeeperLink {
     /// Tries the next server.
     fn connect(&mut self, now: Nanos) {
         let Some(server) = self.servers.next() else {
-            self.state = State::Resolving;
+            self.state = LinkState::Resolving;
             return;
         };
         let session = self.options.tls.as_ref().map(|tls| tls.connect_service(server.host()));
@@ -173,14 +173,14 @@ impl ZooKeeperLink {
         match begun {
             Ok(connection) => {
                 let access = if self.options.credentials.is_some() { Access::Creator } else { Access::Anyone };
-                let place = Place { root: self.options.ensemble.root().to_owned(), access };
+                let place = ClusterRoot { root: self.options.ensemble.root().to_owned(), access };
                 let digest = self.options.credentials.as_ref().map(|credentials| credentials.digest());
                 self.limit.connected();
                 let protocol_session = ProtocolSession::new(now, place, digest, &self.session, self.limit);
                 let silence_timeout = self.servers.silence_timeout(self.timeout, self.session.session == 0);
                 let server = server.name;
                 let talk = Talk { connection, protocol_session, server, since: now, silence_timeout, pinged: now };
-                self.state = State::Talking(Box::new(talk));
+                self.state = LinkState::Talking(Box::new(talk));
             }
             Err(error) => self.fail(now, now, &server.name, &error.into()),
         }
@@ -202,7 +202,7 @@ impl ZooKeeperLink {
     fn fail(&mut self, now: Nanos, since: Nanos, server: &str, broken: &Broken) {
         let pause = self.servers.failed(self.timeout);
         let least = if let Broken::Refused(_) = broken { RETRY_REFUSED } else { Nanos::ZERO };
-        self.state = State::Idle { retry: now + pause.max(least) };
+        self.state = LinkState::Idle { retry: now + pause.max(least) };
         let reason = format!("{server}: {broken}");
         if let Broken::Refused(why) = broken
             && self.refusal.as_ref() != Some(why)
@@ -223,7 +223,9 @@ impl ZooKeeperLink {
     /// The connection is over: reports what is lost with it.
     fn end(&mut self, end: End) {
         let now = self.context.now();
-        let State::Talking(talk) = std::mem::replace(&mut self.state, State::Idle { retry: now }) else { return };
+        let LinkState::Talking(talk) = std::mem::replace(&mut self.state, LinkState::Idle { retry: now }) else {
+            return;
+        };
         let Talk { protocol_session, server, since, .. } = *talk;
         let is_greeted = protocol_session.connected().is_some();
         let since = if protocol_session.is_up() { protocol_session.heard() } else { since };
@@ -285,7 +287,7 @@ impl ZooKeeperLink {
     /// Handles everything that the server has sent.
     fn receive(&mut self) -> Result<(), End> {
         loop {
-            let State::Talking(talk) = &mut self.state else { return Ok(()) };
+            let LinkState::Talking(talk) = &mut self.state else { return Ok(()) };
             let Talk { connection, protocol_session, .. } = &mut **talk;
             let now = self.context.now();
             if let Some(packet) = read_packet(connection.unread()).map_err(Broken::from)? {
@@ -316,7 +318,7 @@ impl ZooKeeperLink {
 
     /// A server accepted the session.
     fn greeted(&mut self) {
-        let State::Talking(talk) = &self.state else { return };
+        let LinkState::Talking(talk) = &self.state else { return };
         let Some(connected) = talk.protocol_session.connected().cloned() else { return };
         self.unwelcome_since = None;
         let timeout = Nanos::from_millis(connected.timeout_ms.unsigned_abs().into());
@@ -354,7 +356,7 @@ impl ZooKeeperLink {
 
     /// Delivers events to the sink.
     fn tell(&mut self) {
-        if let State::Talking(talk) = &mut self.state {
+        if let LinkState::Talking(talk) = &mut self.state {
             talk.protocol_session.events.drain(..).for_each(&mut self.context.sink);
         }
     }
@@ -364,8 +366,8 @@ impl ZooKeeperLink {
         let now = self.context.now();
         for (id, op) in self.context.mailbox.take_ops() {
             match &mut self.state {
-                State::Talking(talk) => talk.protocol_session.submit(now, id, op),
-                State::Idle { .. } | State::Resolving => self.context.disconnected(id),
+                LinkState::Talking(talk) => talk.protocol_session.submit(now, id, op),
+                LinkState::Idle { .. } | LinkState::Resolving => self.context.disconnected(id),
             }
         }
         self.tell();
@@ -373,7 +375,7 @@ impl ZooKeeperLink {
 
     /// Writes the output, as far as the socket accepts it.
     fn send(&mut self) -> Result<(), End> {
-        if let State::Talking(talk) = &mut self.state {
+        if let LinkState::Talking(talk) = &mut self.state {
             talk.connection.queue_bytes(&std::mem::take(&mut talk.protocol_session.output));
             talk.connection.flush()?;
         }

@@ -6,7 +6,7 @@
 //!                  <---- events ------                   Mirror, Place
 //! ```
 //! - `ZooKeeperLink` has the socket and keeps time. `Servers` decides which server to try next. `ProtocolSession` has the
-//!   protocol, `Mirror` the known part of the tree, and `Place` turns an operation into one request. `Comparison` finds what
+//!   protocol, `Mirror` the known part of the tree, and `ClusterRoot` turns an operation into one request. `Comparison` finds what
 //!   servers did not report, and `RequestLimit` what they answer by closing. The last five are pure.
 //! - **Versions** are ZooKeeper's zxids. The version of a path is the zxid of the change that made its value, so versions have
 //!   one order for the whole ensemble.

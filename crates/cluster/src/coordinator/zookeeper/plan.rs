@@ -51,7 +51,7 @@ pub(super) enum Verdict {
 
 /// The cluster's path, and the access rights of all paths.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct ClusterRoot {
     /// The cluster's path.
     pub(super) root: String,
     /// The access rights of new paths.
@@ -65,7 +65,7 @@ struct Above {
     is_changed: bool,
 }
 
-impl Place {
+impl ClusterRoot {
     /// The request for `op`, based on the known tree.
     ///
     /// # Errors

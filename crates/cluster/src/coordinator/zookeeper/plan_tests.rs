@@ -8,8 +8,8 @@ use leeward_format::table::{MAX_NEW_REGIONS, NewTable};
 use leeward_format::zookeeper::Stat;
 use leeward_format::{MAX_KEY_BYTES, RegionId};
 
-fn place(access: Access) -> Place {
-    Place { root: "/r".into(), access }
+fn place(access: Access) -> ClusterRoot {
+    ClusterRoot { root: "/r".into(), access }
 }
 
 /// A mirror that knows these paths, each with its version and number of changes. Paths with a version below 5 have no value.
@@ -102,7 +102,7 @@ fn nothing_is_made_beneath_a_value() {
 
 #[test]
 fn the_operations_for_a_large_table_are_parted_so_that_each_part_fits() {
-    let place = Place { root: format!("/{}", "r".repeat(200)), access: Access::Creator };
+    let place = ClusterRoot { root: format!("/{}", "r".repeat(200)), access: Access::Creator };
     for (regions, key_bytes) in [(MAX_NEW_REGIONS, 8), (MAX_NEW_REGIONS / 8, MAX_KEY_BYTES)] {
         let splits = (1..regions).map(|split| format!("{split:0key_bytes$}").into()).collect();
         let table = NewTable::new(TableOptions::default(), splits);

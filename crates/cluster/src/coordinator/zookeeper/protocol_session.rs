@@ -15,7 +15,7 @@
 
 use super::comparison::Comparison;
 use super::mirror::{Mirror, Read, Unreported};
-use super::plan::{Place, Plan, Verdict};
+use super::plan::{ClusterRoot, Plan, Verdict};
 use super::request_limit::RequestLimit;
 use crate::coordinator::client::heartbeat_interval;
 use crate::coordinator::connection::Broken;
@@ -117,7 +117,7 @@ enum Answer {
 /// The protocol session.
 #[derive(Debug)]
 pub(super) struct ProtocolSession {
-    place: Place,
+    place: ClusterRoot,
     digest: Option<String>,
     phase: Phase,
     connected: Option<Connected>,
@@ -150,7 +150,7 @@ impl ProtocolSession {
     /// Begins a protocol session at `now`.
     pub(super) fn new(
         now: Nanos,
-        place: Place,
+        place: ClusterRoot,
         digest: Option<String>,
         connect: &Connect,
         limit: RequestLimit,

@@ -33,7 +33,7 @@ fn absent() -> Vec<u8> {
 impl Script {
     fn start(digest: Option<&str>) -> Script {
         let access = if digest.is_some() { Access::Creator } else { Access::Anyone };
-        let place = Place { root: "/r".into(), access };
+        let place = ClusterRoot { root: "/r".into(), access };
         let connect = Connect { timeout_ms: 1000, ..Connect::default() };
         let mut script = Script {
             protocol_session: ProtocolSession::new(
@@ -482,7 +482,7 @@ fn while_the_tree_is_read_each_answer_is_a_sign_of_life_and_up_comes_with_a_prom
 fn a_session_that_is_continued_with_whatever_a_server_has_takes_a_quorum_before_the_tree_is_read() {
     for (session, last_zxid, takes_anything) in [(5, 0, true), (5, 9, false), (0, 0, false), (0, 9, false)] {
         let connect = Connect { timeout_ms: 1000, session, last_zxid, ..Connect::default() };
-        let place = Place { root: "/r".into(), access: Access::Anyone };
+        let place = ClusterRoot { root: "/r".into(), access: Access::Anyone };
         let protocol_session = ProtocolSession::new(NOW, place, None, &connect, RequestLimit::default());
         let mut script = Script { protocol_session };
         script.protocol_session.output.clear();

@@ -48,13 +48,13 @@ pub(super) struct Unknown {
 }
 
 /// The result of the look-up of each host.
-type Found = Vec<io::Result<Vec<SocketAddr>>>;
+type Resolved = Vec<io::Result<Vec<SocketAddr>>>;
 
 /// The thread that looks up names. It ends after this is dropped.
 #[derive(Debug)]
 struct Resolver {
     ask: Sender<()>,
-    found: Receiver<Found>,
+    found: Receiver<Resolved>,
     is_asked: bool,
 }
 

@@ -25,7 +25,7 @@
 //!   it by an `Acquire` load. Of a node, only atomics are written afterwards.
 //! - A slot of a level-0 node is the number of an entry; a slot of a higher node is the number of a node of the level
 //!   below. `low` is the number of an entry.
-//! - Memory is freed by `Drop` only; every [`Found`] borrows the tree, and every [`Position`] owns it.
+//! - Memory is freed by `Drop` only; every [`FoundEntry`] borrows the tree, and every [`Position`] owns it.
 
 mod load;
 
@@ -87,13 +87,13 @@ pub(super) struct BLink {
 
 /// The entries on both sides of the position of `(key, lsn)`.
 struct Gap<'a> {
-    before: Option<Found<'a>>,
-    after: Option<Found<'a>>,
+    before: Option<FoundEntry<'a>>,
+    after: Option<FoundEntry<'a>>,
 }
 
 /// An entry of a borrowed tree, and its place.
 #[derive(Clone, Copy)]
-pub(super) struct Found<'a> {
+pub(super) struct FoundEntry<'a> {
     tree: &'a BLink,
     leaf: &'a Node,
     slot: usize,
@@ -104,12 +104,12 @@ pub(super) struct Found<'a> {
 /// A place in a tree. It keeps the tree alive.
 pub(super) struct Position {
     tree: Arc<BLink>,
-    place: Option<Place>,
+    place: Option<EntryPlace>,
 }
 
-/// A [`Found`] of the tree beside it.
+/// A [`FoundEntry`] of the tree beside it.
 #[derive(Clone, Copy)]
-struct Place {
+struct EntryPlace {
     leaf: NonNull<Node>,
     slot: usize,
     at: At,
@@ -126,19 +126,22 @@ impl Position {
     }
 
     #[inline]
-    pub(super) fn get(&self) -> Option<Found<'_>> {
-        let Place { leaf, slot, at, entry } = self.place?;
+    pub(super) fn get(&self) -> Option<FoundEntry<'_>> {
+        let EntryPlace { leaf, slot, at, entry } = self.place?;
         let tree = &*self.tree;
         // SAFETY: they were references into this tree, which has all of its memory until it is dropped.
         let (leaf, entry) = unsafe { (leaf.as_ref(), EntryRef::new(&tree.entries, entry)) };
-        Some(Found { tree, leaf, slot, at, entry })
+        Some(FoundEntry { tree, leaf, slot, at, entry })
     }
 
     /// Moves to the entry that `choose` finds in the tree, given the current one. The lifetime keeps `choose` from
     /// returning an entry of another tree.
     #[inline]
-    pub(super) fn set(&mut self, choose: impl for<'a> FnOnce(&'a BLink, Option<Found<'a>>) -> Option<Found<'a>>) {
-        let place = |Found { leaf, slot, at, entry, .. }: Found<'_>| Place {
+    pub(super) fn set(
+        &mut self,
+        choose: impl for<'a> FnOnce(&'a BLink, Option<FoundEntry<'a>>) -> Option<FoundEntry<'a>>,
+    ) {
+        let place = |FoundEntry { leaf, slot, at, entry, .. }: FoundEntry<'_>| EntryPlace {
             leaf: NonNull::from(leaf),
             slot,
             at,
@@ -148,7 +151,7 @@ impl Position {
     }
 }
 
-impl<'a> Deref for Found<'a> {
+impl<'a> Deref for FoundEntry<'a> {
     type Target = EntryRef<'a>;
 
     #[inline]
@@ -157,11 +160,11 @@ impl<'a> Deref for Found<'a> {
     }
 }
 
-impl<'a> Found<'a> {
+impl<'a> FoundEntry<'a> {
     /// The entry that follows.
     #[inline]
-    pub(super) fn next(self) -> Option<Found<'a>> {
-        let Found { leaf, slot, at, .. } = self;
+    pub(super) fn next(self) -> Option<FoundEntry<'a>> {
+        let FoundEntry { leaf, slot, at, .. } = self;
         let splits = leaf.splits.load(Acquire);
         let next = slot + 1;
         if next < leaf.count() {
@@ -177,8 +180,8 @@ impl<'a> Found<'a> {
 
     /// The next entry after one that was moved, or is the last of its leaf.
     #[cold]
-    fn next_elsewhere(self) -> Option<Found<'a>> {
-        let Found { tree, leaf, mut slot, at, entry } = self;
+    fn next_elsewhere(self) -> Option<FoundEntry<'a>> {
+        let FoundEntry { tree, leaf, mut slot, at, entry } = self;
         let splits = leaf.splits.load(Acquire);
         // It may have been moved to the right, and appear twice.
         while slot < leaf.count() && leaf.slot(slot) != at {
@@ -195,7 +198,7 @@ impl<'a> Found<'a> {
                 false => tree.first_of(leaf.next.load(Acquire)),
             };
             // During a split the next leaf may begin with entries that this one still counts.
-            let follows = |next: &Found<'_>| next.at != at && !next.entry.precedes(entry.key(), entry.lsn());
+            let follows = |next: &FoundEntry<'_>| next.at != at && !next.entry.precedes(entry.key(), entry.lsn());
             if next.as_ref().is_none_or(follows) && leaf.slot(slot) == at && leaf.splits.load(Acquire) == splits {
                 return next;
             }
@@ -465,13 +468,13 @@ impl BLink {
     }
 
     #[inline]
-    fn found<'a>(&'a self, leaf: &'a Node, slot: usize, at: At) -> Found<'a> {
-        Found { tree: self, leaf, slot, at, entry: self.entry(at) }
+    fn found<'a>(&'a self, leaf: &'a Node, slot: usize, at: At) -> FoundEntry<'a> {
+        FoundEntry { tree: self, leaf, slot, at, entry: self.entry(at) }
     }
 
     /// The first entry of a leaf; the leaf is not the first of the level.
     #[inline]
-    fn first_of(&self, leaf: At) -> Option<Found<'_>> {
+    fn first_of(&self, leaf: At) -> Option<FoundEntry<'_>> {
         (leaf != NOWHERE).then(|| self.node(leaf)).map(|leaf| self.found(leaf, 0, leaf.low))
     }
 
@@ -510,17 +513,17 @@ impl BLink {
 
     /// The newest version of `key` with an LSN of at most `lsn`; otherwise the next entry.
     #[inline]
-    pub(super) fn seek(&self, key: &[u8], lsn: Lsn) -> Option<Found<'_>> {
+    pub(super) fn seek(&self, key: &[u8], lsn: Lsn) -> Option<FoundEntry<'_>> {
         self.gap(key, lsn).after
     }
 
     /// The last entry before `(key, lsn)`.
-    pub(super) fn before(&self, key: &[u8], lsn: Lsn) -> Option<Found<'_>> {
+    pub(super) fn before(&self, key: &[u8], lsn: Lsn) -> Option<FoundEntry<'_>> {
         self.gap(key, lsn).before
     }
 
     /// The last entry.
-    pub(super) fn last(&self) -> Option<Found<'_>> {
+    pub(super) fn last(&self) -> Option<FoundEntry<'_>> {
         let mut here = self.root.load(Acquire);
         loop {
             let node = self.node(here);

@@ -9,7 +9,7 @@ fn put(tree: &BLink, n: u16) {
     tree.insert(&n.to_be_bytes(), Lsn(u64::from(n) + 1).into(), Entry::Tombstone);
 }
 
-fn keys_from(found: Option<Found<'_>>) -> Vec<u16> {
+fn keys_from(found: Option<FoundEntry<'_>>) -> Vec<u16> {
     let found = std::iter::successors(found, |found| found.next());
     found.map(|found| u16::from_be_bytes(found.key().try_into().expect("two bytes"))).collect()
 }

@@ -2,7 +2,7 @@
 //! scans and compactions share.
 
 use crate::compaction::{Compaction, CompactionDone, Lane, Logs, Picker, Step};
-use crate::log::{Fetched, Values, Wanted};
+use crate::log::{Fetched, Values, WantedRecord};
 use crate::reads::ValueLog;
 use crate::version::*;
 use crate::volume::{Accounts, Volume, VolumeOptions};
@@ -85,8 +85,8 @@ impl ValueLog for ModelLog {
         };
         Ok(Values { values: wanted.iter().map(value).collect(), scattered_bytes: 0 })
     }
-    fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
-        let fetch = |wanted: &Wanted| {
+    fn fetch(&self, wanted: &[WantedRecord]) -> Result<Fetched> {
+        let fetch = |wanted: &WantedRecord| {
             let (key, stamp, value) = self.run_value(wanted.pointer).expect("only values in runs are moved");
             assert_eq!((wanted.stamp, wanted.key_bytes as usize), (stamp, key.len()));
             value

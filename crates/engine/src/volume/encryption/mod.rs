@@ -68,21 +68,21 @@ impl Encryption {
 }
 
 /// The device of an encrypted volume's bytes, and the file that it writes to.
-type Parts = (Arc<Device>, Arc<EncryptedFile>);
+type DeviceAndFile = (Arc<Device>, Arc<EncryptedFile>);
 
 /// Draws the data key of a new volume and writes it, encrypted and durably. Returns the device of the volume's bytes.
 pub(super) fn create(raw: &Device, superblock: &Superblock, encryption: &Arc<Encryption>) -> Result<Arc<Device>> {
     create_parts(raw, superblock, encryption).map(|(device, _)| device)
 }
 
-fn create_parts(raw: &Device, superblock: &Superblock, encryption: &Arc<Encryption>) -> Result<Parts> {
+fn create_parts(raw: &Device, superblock: &Superblock, encryption: &Arc<Encryption>) -> Result<DeviceAndFile> {
     let key = DataKey::draw(encryption).map_err(|error| raw.error("draw a key for", 0, error))?;
     write_key(raw, (&key, superblock.volume, 1), encryption)?;
     Ok(parts(raw, superblock, key, encryption))
 }
 
 /// The parts of a volume that is encrypted and not changed.
-fn open_parts(raw: &Device, superblock: &Superblock, encryption: &Arc<Encryption>) -> Result<Parts> {
+fn open_parts(raw: &Device, superblock: &Superblock, encryption: &Arc<Encryption>) -> Result<DeviceAndFile> {
     let (wrapped, _) = read_key(raw)?;
     let key = DataKey::unwrap(&wrapped, superblock.volume, encryption, raw.file().name())?;
     Ok(parts(raw, superblock, key, encryption))
@@ -122,7 +122,7 @@ pub(crate) fn open(
     Ok(parts(&raw, superblock, key, encryption).0)
 }
 
-fn parts(raw: &Device, superblock: &Superblock, key: DataKey, encryption: &Arc<Encryption>) -> Parts {
+fn parts(raw: &Device, superblock: &Superblock, key: DataKey, encryption: &Arc<Encryption>) -> DeviceAndFile {
     let (key, volume, encryption) = (Arc::new(key), superblock.volume, Arc::clone(encryption));
     let sealer = Sealer { key: Arc::clone(&key), volume, encryption: Arc::clone(&encryption) };
     let file = Arc::new(EncryptedFile::new(Arc::clone(raw.file()), superblock, key, encryption));

@@ -106,7 +106,7 @@ struct Granted {
 }
 
 /// The state of the way to the owner's endpoint.
-enum Way {
+enum OwnerEndpoint {
     /// Its address is not known.
     Unknown,
     /// Its address is known. The link's thread must open an endpoint towards it.
@@ -122,7 +122,7 @@ pub(super) struct Remote {
     peer: PeerId,
     /// Number of this connection in this process, which the ends of operations carry; 0 until an endpoint is open.
     connection: u32,
-    way: Way,
+    way: OwnerEndpoint,
     ring: Ring,
     memory: HashMap<MemoryId, Import>,
     operations: HashMap<u64, Operation>,
@@ -274,7 +274,7 @@ impl Remote {
 
     /// Whether something could not be started yet.
     pub(super) fn waits(&self) -> bool {
-        matches!(self.way, Way::Open(_)) && (!self.queue.is_empty() || !self.to_look.is_empty())
+        matches!(self.way, OwnerEndpoint::Open(_)) && (!self.queue.is_empty() || !self.to_look.is_empty())
     }
 
     /// Starts looks, then parts, as far as there is room. Operations that were not begun before their memory was seen
@@ -319,7 +319,7 @@ impl Remote {
 
     /// Starts parts of an operation as far as there is room. `bytes` are the bytes of a write that are not started yet.
     fn start_parts(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
-        if !matches!(self.way, Way::Open(_)) {
+        if !matches!(self.way, OwnerEndpoint::Open(_)) {
             return Ok(());
         }
         let most = PART_BYTES.min(self.context.device.max_transfer());
@@ -348,7 +348,7 @@ impl Remote {
 
     /// Starts a look for every placed operation on `memory`. Returns false if it cannot be started now.
     fn look(&mut self, memory: MemoryId) -> Result<bool, String> {
-        if !matches!(self.way, Way::Open(_)) {
+        if !matches!(self.way, OwnerEndpoint::Open(_)) {
             return Ok(false);
         }
         let Some(part) = self.ring.take(WORD) else { return Ok(false) };
@@ -478,10 +478,10 @@ impl Remote {
     }
 }
 
-impl Way {
+impl OwnerEndpoint {
     fn initiator(&self) -> &Initiator {
         match self {
-            Way::Open(initiator) => initiator,
+            OwnerEndpoint::Open(initiator) => initiator,
             _ => unreachable!("nothing is started before the endpoint is open"),
         }
     }

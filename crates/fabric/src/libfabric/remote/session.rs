@@ -5,7 +5,7 @@
 //! that takes milliseconds and megabytes. Then it reads the probe memory once, because many providers connect only with
 //! the first operation. So the first write of a link finds all of this done, or waits for the rest of it.
 
-use super::{Access, Granted, Import, Remote, Way, post, tell_moved};
+use super::{Access, Granted, Import, OwnerEndpoint, Remote, post, tell_moved};
 use crate::{
     LinkEvent, LinkOptions, PeerId,
     libfabric::{Context, endpoint::Initiator, grant::Grant, owner::PROBE_MEMORY, ring::Ring},
@@ -13,7 +13,7 @@ use crate::{
     shm::mapping::create,
     stream::{
         flights::Extension,
-        frame::{Place, Request},
+        frame::{RemotePlace, Request},
         link::{Link, LinkState, Status},
         target::Export,
     },
@@ -32,16 +32,16 @@ impl Remote {
     /// Takes a grant.
     fn accept(&mut self, bytes: &[u8]) -> Result<Granted, String> {
         let Grant { key, base, len, address } = Grant::decode(bytes).ok_or("a grant that cannot be decoded")?;
-        if matches!(self.way, Way::Unknown) {
-            self.way = Way::Told(address);
+        if matches!(self.way, OwnerEndpoint::Unknown) {
+            self.way = OwnerEndpoint::Told(address);
         }
         Ok(Granted { key, base, len, unfinished: 0, placed: Vec::new(), looking: false, revoked: false })
     }
 
     /// The address of the owner's endpoint, if one must be opened towards it; returned once.
     fn told(&mut self) -> Option<Vec<u8>> {
-        match mem::replace(&mut self.way, Way::Opening) {
-            Way::Told(address) => Some(address),
+        match mem::replace(&mut self.way, OwnerEndpoint::Opening) {
+            OwnerEndpoint::Told(address) => Some(address),
             other => {
                 self.way = other;
                 None
@@ -52,7 +52,7 @@ impl Remote {
     /// The endpoint is open: from now on operations are started.
     fn opened(&mut self, connection: u32, initiator: Initiator) {
         self.context.peers.lock().insert(connection, self.peer);
-        (self.connection, self.way, self.last_sign) = (connection, Way::Open(initiator), Instant::now());
+        (self.connection, self.way, self.last_sign) = (connection, OwnerEndpoint::Open(initiator), Instant::now());
     }
 }
 
@@ -70,7 +70,7 @@ impl Extension for Remote {
             context: Arc::clone(context),
             peer,
             connection: 0,
-            way: Way::Unknown,
+            way: OwnerEndpoint::Unknown,
             ring: Ring::new(STAGING_BYTES),
             memory: HashMap::new(),
             operations: HashMap::new(),
@@ -172,7 +172,7 @@ impl Extension for Remote {
         idle.iter().for_each(|id| drop(remote.memory.remove(id)));
         let moved = remote.moved != (0, 0);
         for MemoryId { id, key, .. } in idle {
-            state.note(Request::Release(Place { id, key, offset: 0 }), options);
+            state.note(Request::Release(RemotePlace { id, key, offset: 0 }), options);
         }
         if moved {
             tell_moved(state, options);

@@ -5,7 +5,7 @@ use crate::cursors::Cursors;
 use crate::node::PeerSettings;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{Quota, STEP_UNITS};
-use crate::session_context::{AskNode, Context, Facts, Shared, check_op};
+use crate::session_context::{AskNode, Context, Facts, SharedBySessions, check_op};
 use crate::users::{Audit, Gate};
 use bytes::{Buf, Bytes};
 use leeward_cluster::{Change, CoordinatorEvent, Routes, View};
@@ -211,7 +211,7 @@ impl FakeNode {
 pub(super) struct Fake {
     pub(super) node: FakeNode,
     pub(super) users: Arc<Users>,
-    pub(super) shared: Shared,
+    pub(super) shared: SharedBySessions,
     pub(super) session: Session,
     /// Operations that were submitted and not executed.
     pub(super) waiting: Vec<Submission>,
@@ -241,7 +241,7 @@ impl Fake {
         };
         let metrics = Arc::new(crate::commands::new_metrics());
         let accounts = (metrics, memory, Gate::new(true, Audit::default()));
-        let mut shared = Shared::new(facts, Cursors::new(1), accounts);
+        let mut shared = SharedBySessions::new(facts, Cursors::new(1), accounts);
         let now = Nanos::from_secs(100);
         let users = Arc::new(Users::none());
         let peer_settings = PeerSettings::default();

@@ -1,6 +1,6 @@
 //! What becomes of the answers of other nodes, and the answers that go to them.
 
-use super::forward::{Next, Way};
+use super::forward::{Next, Travel};
 use super::{Front, Reach};
 use crate::node::links::TIMEOUT;
 use leeward_format::cluster::GroupConfig;
@@ -69,11 +69,11 @@ impl Front {
 
     pub(super) fn next(&mut self, reach: &mut Reach, next: Next) {
         match next {
-            Next::AtOnce(request) => self.route(reach, request, Way::Any),
+            Next::AtOnce(request) => self.route(reach, request, Travel::Any),
             Next::Again(request) => self.again.push(request),
             Next::ToPrimary { request, region, backup } => {
                 self.fresh.rest(reach.now(), region, backup);
-                self.route(reach, request, Way::Any);
+                self.route(reach, request, Travel::Any);
             }
             Next::Answer(answer) => reach.shard.effects.answers.push(answer),
         }
@@ -104,7 +104,7 @@ impl Front {
         for server in self.forwarding.in_flight.ready() {
             let mut waiting = self.forwarding.in_flight.take(server);
             while let Some(request) = self.forwarding.in_flight.next(server, &mut waiting) {
-                self.route(reach, request, Way::Any);
+                self.route(reach, request, Travel::Any);
             }
             self.forwarding.in_flight.put_back(server, waiting);
         }

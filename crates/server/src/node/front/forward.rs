@@ -36,7 +36,7 @@ const AT_BACKUP: Nanos = Nanos::from_millis(500);
 
 /// Where an operation may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) enum Way {
+pub(in crate::node) enum Travel {
     /// To any node that serves its region.
     Any,
     /// No further: its client wants an error that names another primary.

@@ -27,7 +27,7 @@
 //! - The session and the configuration are the same when the question is sent and when the read begins; the primary answers for
 //!   the same configuration.
 
-use super::forward::Way;
+use super::forward::Travel;
 use super::safe_lsn_lines::{Lines, Shown, Subject};
 use super::{Front, Reach};
 use leeward_engine::Region;
@@ -56,7 +56,7 @@ const REST: Nanos = Nanos::from_millis(100);
 /// Reads of a region that have come in the same turn, and their question.
 struct Batch {
     region: RegionId,
-    reads: Vec<(Request, Way)>,
+    reads: Vec<(Request, Travel)>,
     subject: Subject,
     /// When the question was sent, or the line read.
     asked: Nanos,
@@ -74,7 +74,7 @@ struct Followed {
 /// Reads of a region that have come in a turn.
 #[derive(Default)]
 struct Coming {
-    reads: Vec<(Request, Way)>,
+    reads: Vec<(Request, Travel)>,
     /// The line, which was read after the last of them came.
     shown: Option<Shown>,
 }
@@ -138,7 +138,7 @@ impl FreshReads {
     }
 
     /// A read waits, unless too many of its region do.
-    fn wait(&mut self, fabric: &dyn Fabric, region: RegionId, read: (Request, Way)) -> Option<(Request, Way)> {
+    fn wait(&mut self, fabric: &dyn Fabric, region: RegionId, read: (Request, Travel)) -> Option<(Request, Travel)> {
         let waiting = self.waiting.entry(region).or_default();
         if *waiting >= MOST_READS {
             return Some(read);
@@ -170,7 +170,7 @@ impl FreshReads {
     }
 
     /// Ends a batch. Returns its reads.
-    fn take(&mut self, id: u64) -> Vec<(Request, Way)> {
+    fn take(&mut self, id: u64) -> Vec<(Request, Travel)> {
         let Some(Batch { region, reads, .. }) = self.batches.remove(&id) else { return Vec::new() };
         self.ended(region, reads.len());
         reads
@@ -205,9 +205,9 @@ impl Front {
 
 impl Reach<'_> {
     /// Whether backups answer this scan, so that this node sends it to one of them, or asks the primary itself if it is one.
-    pub(super) fn is_for_backups(&self, request: &Request, way: Way) -> bool {
+    pub(super) fn is_for_backups(&self, request: &Request, way: Travel) -> bool {
         let table = || self.control.view().table(&request.table);
-        way == Way::Any && request.op.is_scan() && table().is_some_and(|table| table.reads.scans == Scans::Backups)
+        way == Travel::Any && request.op.is_scan() && table().is_some_and(|table| table.reads.scans == Scans::Backups)
     }
 
     /// The copy here that can be read and is in sync with the primary of the region's configuration.
@@ -231,7 +231,7 @@ impl Front {
     }
 
     /// A read that accepts no staleness, of a region with this configuration.
-    pub(super) fn read_fresh(&mut self, reach: &mut Reach, config: &GroupConfig, request: Request, way: Way) {
+    pub(super) fn read_fresh(&mut self, reach: &mut Reach, config: &GroupConfig, request: Request, way: Travel) {
         let (now, region) = (reach.now(), config.region);
         if reach.shard.machine(region).is_some_and(RegionMachine::is_unread_backup) {
             reach.give(region, RegionInput::ReadsWait);
@@ -335,7 +335,7 @@ impl Front {
         self.route_all(reach, reads);
     }
 
-    fn route_all(&mut self, reach: &mut Reach, reads: Vec<(Request, Way)>) {
+    fn route_all(&mut self, reach: &mut Reach, reads: Vec<(Request, Travel)>) {
         for (request, way) in reads {
             self.route(reach, request, way);
         }

@@ -24,7 +24,7 @@ mod waiting;
 use crate::node::control::NodeControl;
 use crate::node::links::Links;
 use crate::node::shard::{NodeFacts, Shard};
-use forward::{Forwarding, Way};
+use forward::{Forwarding, Travel};
 use fresh::FreshReads;
 use leeward_format::cluster::Member;
 use leeward_format::control::Control;
@@ -87,7 +87,7 @@ impl Front {
     }
 
     /// An operation on the pairs of a table has come.
-    pub(super) fn submit(&mut self, reach: &mut Reach, request: Request, way: Way) {
+    pub(super) fn submit(&mut self, reach: &mut Reach, request: Request, way: Travel) {
         match request {
             Request { since, to, table, op: Op::Stale { at_most_ms, read }, naming } => {
                 let request = Request { since, to, table, op: read.op(), naming };
@@ -98,7 +98,7 @@ impl Front {
         }
     }
 
-    pub(super) fn route(&mut self, reach: &mut Reach, mut request: Request, way: Way) {
+    pub(super) fn route(&mut self, reach: &mut Reach, mut request: Request, way: Travel) {
         let to = request.to;
         if request.op.lacks_region(reach.control.routes(), &request.table) {
             let error = Op::region_missing(&request.table);
@@ -131,7 +131,7 @@ impl Front {
         }
         let error = match primary {
             Some(primary) if primary.server == reach.control.me().server => reach.control.not_serving(region),
-            Some(_) if way != Way::Any => OpError::NotPrimary { region, epoch },
+            Some(_) if way != Travel::Any => OpError::NotPrimary { region, epoch },
             Some(primary) if reach.links.is_up(primary.server) => {
                 if self.forwarding.in_flight.must_wait(primary.server) {
                     return self.forwarding.in_flight.wait(primary.server, request);
@@ -154,7 +154,7 @@ impl Front {
     /// Routes operations again that were put back.
     pub(super) fn route_again(&mut self, reach: &mut Reach) {
         for request in std::mem::take(&mut self.again) {
-            self.route(reach, request, Way::Any);
+            self.route(reach, request, Travel::Any);
         }
     }
 
@@ -169,7 +169,7 @@ impl Front {
             return true;
         }
         if !waiting::stays(machine, me) {
-            machine.take_waiting().for_each(|request| self.route(reach, request, Way::Any));
+            machine.take_waiting().for_each(|request| self.route(reach, request, Travel::Any));
         }
         false
     }

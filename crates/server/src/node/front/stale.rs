@@ -32,7 +32,7 @@
 //! - A read sees the state at exactly c: a later state may lack what a split gave to another region.
 //! - The age of an answer is taken after its operation has come, from the clock that is read at the end of the turn.
 
-use super::forward::Way;
+use super::forward::Travel;
 use super::{Front, Reach};
 use leeward_engine::{Error, Region};
 use leeward_format::cluster::GroupConfig;
@@ -98,7 +98,7 @@ impl Front {
     }
 
     /// A read that any member may answer. This node answers it if it is a member that can, and routes it otherwise.
-    pub(super) fn read_at_backup(&mut self, reach: &mut Reach, at_most_ms: u32, request: Request, way: Way) {
+    pub(super) fn read_at_backup(&mut self, reach: &mut Reach, at_most_ms: u32, request: Request, way: Travel) {
         let is_scan = request.op.key().is_none();
         let table = reach.control.view().table(&request.table);
         let Some(at_most_ms) = table.and_then(|table| table.reads.at_most(at_most_ms, is_scan)) else {
@@ -127,7 +127,7 @@ impl Front {
         reach: &mut Reach,
         (copy, lsn, wall): (&Region, Lsn, UnixMs),
         config: &GroupConfig,
-        (request, way): (Request, Way),
+        (request, way): (Request, Travel),
         bound: Option<(ClockReading, u32)>,
     ) {
         let snapshot = copy.snapshot(lsn, wall);

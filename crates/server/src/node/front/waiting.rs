@@ -1,7 +1,7 @@
 //! Operations on a region that this node is about to serve: when they wait, and when they go on.
 
 use super::Reach;
-use crate::node::front::forward::Way;
+use crate::node::front::forward::Travel;
 use leeward_format::Epoch;
 use leeward_format::cluster::{GroupConfig, Member};
 use leeward_region::machine::RegionMachine;
@@ -9,8 +9,8 @@ use leeward_region::machine::RegionMachine;
 impl Reach<'_> {
     /// Whether this node is about to serve a region, whose configuration it knows with this epoch and primary. It is if it is
     /// that primary, or if the node that sent an operation here knows a newer configuration.
-    pub(super) fn is_about_to_serve(&self, (known, primary): (Epoch, Option<Member>), way: Way) -> bool {
-        let knows_less = matches!(way, Way::Forwarded(epoch) if epoch > known);
+    pub(super) fn is_about_to_serve(&self, (known, primary): (Epoch, Option<Member>), way: Travel) -> bool {
+        let knows_less = matches!(way, Travel::Forwarded(epoch) if epoch > known);
         self.control.is_unique() && (knows_less || primary == Some(self.control.me()))
     }
 }

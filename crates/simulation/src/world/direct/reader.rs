@@ -20,7 +20,7 @@ use crate::load::Purpose;
 use bytes::Bytes;
 use leeward_fabric::{Fabric, LinkEvent, ReadableDescriptor, SimFabric};
 use leeward_format::RegionId;
-use leeward_format::hash_index::{Board, ClockSample, Grant, Place, Reader, Reason, Step};
+use leeward_format::hash_index::{Board, BytesToRead, ClockSample, Grant, Reader, Reason, Step};
 use leeward_format::op::{HashIndexAnswer, HashIndexQuestion, HashIndexState};
 use leeward_platform::planted::{Bug, planted};
 use leeward_platform::{Nanos, Rng};
@@ -167,7 +167,7 @@ impl DirectReader {
     ) -> Option<u64> {
         let look = self.look.as_ref()?;
         let (Stage::ReadNext(machine), Some((at, grant))) = (&look.stage, &look.source) else { return None };
-        let Place { offset, bytes, .. } = machine.place();
+        let BytesToRead { offset, bytes, .. } = machine.place();
         let reads = *at == node && is_such(&memory_at(grant, machine.place()), offset..offset + u64::from(bytes));
         reads.then_some(look.number)
     }
@@ -308,7 +308,7 @@ impl DirectReader {
     }
 
     /// Posts a read; returns false if it cannot.
-    fn post(&mut self, (node, grant): &(NodeId, Arc<Grant>), place: Place, of: ReadOf) -> bool {
+    fn post(&mut self, (node, grant): &(NodeId, Arc<Grant>), place: BytesToRead, of: ReadOf) -> bool {
         if !self.up.contains(node) {
             return false;
         }
@@ -424,7 +424,7 @@ impl DirectReader {
 }
 
 /// The memory of a place.
-fn memory_at(grant: &Grant, place: Place) -> ReadableDescriptor {
+fn memory_at(grant: &Grant, place: BytesToRead) -> ReadableDescriptor {
     ReadableDescriptor(grant.memories[usize::from(place.memory)].to_vec())
 }
 
