@@ -273,13 +273,8 @@ impl Step<'_> {
     }
 
     /// Adds a job of the region.
-    pub(crate) fn spawn(&mut self, account: Account, work: impl FnOnce() -> Outcome + Send + 'static) {
-        self.ask(Effect::Spawn(Job::new(JobClass::Foreground, account, self.region, work)));
-    }
-
-    /// Adds a job of the region for which no client and no primary waits.
-    pub(crate) fn spawn_in_background(&mut self, account: Account, work: impl FnOnce() -> Outcome + Send + 'static) {
-        self.ask(Effect::Spawn(Job::new(JobClass::Background, account, self.region, work)));
+    pub(crate) fn spawn(&mut self, class: JobClass, account: Account, work: impl FnOnce() -> Outcome + Send + 'static) {
+        self.ask(Effect::Spawn(Job::new(class, account, self.region, work)));
     }
 
     /// The options of the table of `config`.

@@ -2,7 +2,7 @@
 
 use super::{Holding, RegionMachine};
 use crate::effects::{Effect, Step};
-use crate::job::{Opened, Outcome, SplitFailed, SplitOff};
+use crate::job::{JobClass, Opened, Outcome, SplitFailed, SplitOff};
 use crate::serving::Serving;
 use crate::serving::reshape::split::PendingChild;
 use leeward_engine::{Region, Replica, Volume};
@@ -25,7 +25,7 @@ impl RegionMachine {
         (self.work, self.building, self.candidate) = (None, None, None);
         let (volume, id, requests) = (self.node.volume.clone(), self.id, self.node.requests.clone());
         tracing::info!(region = %parent.id(), into = %id, at = ?config.start, "is being split");
-        step.spawn(Activity::Engine.of_primary(), move || {
+        step.spawn(JobClass::Foreground, Activity::Engine.of_primary(), move || {
             let made = split(&parent, &volume, id, config.term);
             let result = made.map(|(region, below)| (Opened::new(region, requests), below));
             Outcome::SplitOff(Box::new(SplitOff { parent: (parent.id(), parent_term), config, result }))

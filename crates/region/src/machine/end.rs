@@ -2,7 +2,7 @@
 
 use super::{Holding, RegionMachine};
 use crate::effects::Step;
-use crate::job::{Outcome, RoleDone};
+use crate::job::{JobClass, Outcome, RoleDone};
 use leeward_engine::{Error, Replica};
 use leeward_platform::cpu::Activity;
 
@@ -32,7 +32,9 @@ impl RegionMachine {
         };
         drop(self.backup.retire());
         (self.building, self.candidate) = (None, None);
-        step.spawn(Activity::Engine.of_backup(), move || Outcome::Role(RoleDone::Destroyed(destroy(*copy))));
+        step.spawn(JobClass::Foreground, Activity::Engine.of_backup(), move || {
+            Outcome::Role(RoleDone::Destroyed(destroy(*copy)))
+        });
     }
 
     /// The copy was destroyed, or could not be.

@@ -4,7 +4,7 @@
 
 use super::{Holding, RegionMachine};
 use crate::effects::{Effect, Step};
-use crate::job::{Outcome, RoleDone};
+use crate::job::{JobClass, Outcome, RoleDone};
 use crate::serving::reshape::quiesce::PRIMED_BYTES;
 use leeward_engine::compaction::{Compaction, CompactionDone};
 use leeward_engine::{Error, Region};
@@ -76,7 +76,7 @@ impl RegionMachine {
         step.ask(Effect::GaveWork);
         let (mounted, fabric) = (self.backup.mounted().cloned(), self.node.fabric.clone());
         let (id, volume) = (self.id, self.node.volume.clone());
-        step.spawn(work.account(), move || {
+        step.spawn(JobClass::Foreground, work.account(), move || {
             let result = work.run(&volume, id, &mut replica, mounted.as_deref(), fabric.as_ref());
             Outcome::Role(RoleDone::Followed { replica, result })
         });
@@ -96,7 +96,7 @@ impl RegionMachine {
         let Some(compaction) = next(&region, now) else { return };
         self.is_building = true;
         let build = move || Outcome::Role(RoleDone::Built(compact(&region, compaction)));
-        step.spawn_in_background(Activity::Compaction.of_backup(), build);
+        step.spawn(JobClass::Background, Activity::Compaction.of_backup(), build);
     }
 
     pub(super) fn built(&mut self, result: Result<Box<CompactionDone>, Error>) {

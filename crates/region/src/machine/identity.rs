@@ -7,7 +7,7 @@
 
 use super::{Holding, RegionMachine};
 use crate::effects::Step;
-use crate::job::Outcome;
+use crate::job::{JobClass, Outcome};
 use leeward_engine::{Replica, Volume};
 use leeward_format::cluster::{CopyFound, CopyIdentity};
 use leeward_format::{Epoch, Lsn, RegionId};
@@ -26,7 +26,7 @@ impl RegionMachine {
         }
         self.identified = Some(config.epoch);
         let (region, identity, volume) = (self.id, CopyIdentity::of(cluster, config), self.node.volume.clone());
-        step.spawn_in_background(Activity::Engine.of_backup(), move || {
+        step.spawn(JobClass::Background, Activity::Engine.of_backup(), move || {
             Outcome::Identified(volume.identify(region, identity))
         });
     }

@@ -24,7 +24,7 @@ mod waiting;
 
 use crate::effects::{Effect, Effects, Facts, NodeResources, Step};
 use crate::input::Input;
-use crate::job::{Outcome, RoleDone};
+use crate::job::{JobClass, Outcome, RoleDone};
 use crate::request::Request;
 use crate::serving::Serving;
 pub use identity::copy_found;
@@ -313,7 +313,7 @@ impl RegionMachine {
     fn reopen(&mut self, region: Arc<Region>, step: &mut Step<'_>) {
         self.holding = Holding::Reopening;
         let retire = move || Outcome::Role(RoleDone::Retired(region.into_replica().map(Box::new)));
-        step.spawn(Activity::Engine.of_primary(), retire);
+        step.spawn(JobClass::Foreground, Activity::Engine.of_primary(), retire);
     }
 
     /// A job of the region ended.

@@ -6,7 +6,7 @@
 use super::primary::propose;
 use super::{Holding, RegionMachine};
 use crate::effects::{ProposedChange, Step};
-use crate::job::{Opened, Outcome, PromotionFailed, RoleDone};
+use crate::job::{JobClass, Opened, Outcome, PromotionFailed, RoleDone};
 use crate::serving::Serving;
 use leeward_engine::{Error, Region, Replica, Unopened};
 use leeward_format::Epoch;
@@ -94,7 +94,7 @@ impl RegionMachine {
         let mounted = self.backup.retire();
         (self.work, self.building, self.reading, self.candidate) = (None, None, None, None);
         let (id, term, volume, requests) = (self.id, config.term, self.node.volume.clone(), self.node.requests.clone());
-        step.spawn(Activity::Engine.of_primary(), move || {
+        step.spawn(JobClass::Foreground, Activity::Engine.of_primary(), move || {
             let open = || -> Result<Arc<Region>, Unopened> {
                 let copy = match copy {
                     Some(copy) => *copy,

@@ -275,13 +275,12 @@ impl World {
         if self.scenario.durability != Durability::Everything || !may_lose {
             return true;
         }
-        let survives = |member: &Member| !victims.contains(&node_of(member.server)) && self.is_alive(*member);
-        self.configs().iter().all(|config| config.epoch.0 == 0 || self.is_held_by(config, survives))
+        self.is_held_without(victims)
     }
 
     /// Whether the processes of other nodes certainly have all committed writes.
-    pub(super) fn is_held_without(&self, node: NodeId) -> bool {
-        let survives = |member: &Member| node_of(member.server) != node && self.is_alive(*member);
+    pub(super) fn is_held_without(&self, nodes: &[NodeId]) -> bool {
+        let survives = |member: &Member| !nodes.contains(&node_of(member.server)) && self.is_alive(*member);
         self.configs().iter().all(|config| config.epoch.0 == 0 || self.is_held_by(config, survives))
     }
 

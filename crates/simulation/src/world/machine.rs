@@ -224,7 +224,7 @@ impl World {
         if self.machines[node].disk.take_failed_sync() {
             self.writes_were_lost();
         }
-        if self.scenario.durability == Durability::Everything && !self.is_held_without(node) {
+        if self.scenario.durability == Durability::Everything && !self.is_held_without(&[node]) {
             // The page cache of this machine has the only copy of some writes. A sync that fails as the volume is opened loses it.
             self.machines[node].disk.forget_failures();
         }
