@@ -29,41 +29,6 @@ pub enum Purpose {
 
 pub(crate) const PURPOSES: usize = 9;
 
-/// How a budget is used at the moment, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryStats {
-    /// All purposes together may take this much.
-    pub budget: u64,
-    /// Indexes, filters, leaves and records.
-    pub cache: u64,
-    /// L0s (memtables), frozen and pinned ones included.
-    pub l0s: u64,
-    /// Buffers of compactions. In a server also built segments, until every backup has them.
-    pub compactions: u64,
-    /// Read-ahead of scans, of look-ups of many keys, and of replays.
-    pub reads: u64,
-    /// Ends of the logs: pages that are mapped, or bytes on the heap.
-    pub tails: u64,
-    /// Fences of levels, and state of each of their leaf segments.
-    pub levels: u64,
-    /// Data that primaries have written into a backup's memory. 0 in an embedded store.
-    pub mirrors: u64,
-    /// Request rings of clients. 0 in an embedded store.
-    pub rings: u64,
-    /// Requests of clients and answers to them. 0 in an embedded store.
-    pub clients: u64,
-    /// Hash indexes. 0 in an embedded store.
-    pub hash_indexes: u64,
-}
-
-impl MemoryStats {
-    /// All memory in use, in bytes.
-    pub fn used(&self) -> u64 {
-        let reserved = self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors;
-        self.cache + reserved + self.rings + self.clients + self.hash_indexes
-    }
-}
-
 /// One part in this many of the budget is for memory that the allocator cannot return, and for bookkeeping.
 const KEPT_SHARE: u64 = 32;
 /// One part in this many of the budget is idle in the pool at most, or [`IDLE_BYTES`] if that is more: a system call for each

@@ -94,7 +94,7 @@ pub use cache::CacheContents;
 pub use compaction::CompactionTotals;
 pub use embedded::{Db, DbOptions, Pair, Stalls, Stats, SyncMode};
 pub use error::{Error, Result};
-pub use memory::MemoryStats;
+pub use leeward_format::status::MemoryStatus;
 pub use reads::Reach;
 pub use region::{Checkpoint, CheckpointInfo, RegionStats, Write};
 pub use scan::{Cursor, ScanBounds, ScanEntry};

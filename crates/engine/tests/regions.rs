@@ -170,7 +170,7 @@ impl Case<'_> {
             budget >> 10,
             volume_bytes >> 20,
         );
-        assert!(peak <= budget / 10 * 11, "{what}: {} KiB; {:?}", peak >> 10, node.volume.memory().stats());
+        assert!(peak <= budget / 10 * 11, "{what}: {} KiB; {:?}", peak >> 10, node.volume.memory().status());
         assert!(entries >= 50 * installed, "{what}: compactions of next to nothing, where memory is short");
         peak
     }

@@ -128,33 +128,33 @@ pub struct CacheStatus {
     pub record_bytes: u64,
 }
 
-/// How `memory_budget` is split, in bytes.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+/// How a memory budget is used at the moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryStatus {
-    /// `memory_budget` of the node.
+    /// All purposes together may take this much: `memory_budget` of a node.
     pub budget: u64,
-    /// Bytes of the budget that are in use.
+    /// Bytes of the budget that are in use: the sum of all that follow.
     pub used: u64,
     /// Cached indexes, filters, leaves and records.
     pub cache: u64,
-    /// L0s.
+    /// L0s (memtables), frozen and pinned ones included.
     pub l0s: u64,
-    /// Buffers of compactions, and their output until every backup has it.
+    /// Buffers of compactions. In a server also built segments, until every backup has them.
     pub compactions: u64,
-    /// Read-ahead buffers.
+    /// Read-ahead of scans, of look-ups of many keys, and of replays.
     pub reads: u64,
-    /// Windows of log tails.
+    /// Windows of log tails: pages that are mapped, or bytes on the heap.
     pub tails: u64,
-    /// Metadata of the levels' segments.
+    /// Regions themselves, fences of their levels, and state of each of their leaf segments.
     pub levels: u64,
-    /// Mirror buffers and ship slots, as far as the node knows what primaries have written into them.
+    /// Mirror buffers and ship slots, as far as the node knows what primaries have written into them. 0 in an embedded store.
     pub mirrors: u64,
-    /// Request rings of clients.
+    /// Request rings of clients. 0 in an embedded store.
     pub rings: u64,
-    /// Requests of clients and answers to them.
+    /// Requests of clients and answers to them. 0 in an embedded store.
     pub clients: u64,
-    /// Hash indexes, which clients read by one-sided reads.
+    /// Hash indexes, which clients read by one-sided reads. 0 in an embedded store.
     pub hash_indexes: u64,
 }
 

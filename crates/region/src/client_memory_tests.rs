@@ -45,9 +45,9 @@ fn the_budget_hears_of_it() {
     let memory = ClientMemory::of(&budget);
     assert_eq!(memory.room(), 16 << 20, "a quarter");
     let charge = memory.take(1 << 20);
-    assert_eq!(budget.stats().clients, 1 << 20);
+    assert_eq!(budget.status().clients, 1 << 20);
     drop(charge);
-    assert_eq!(budget.stats().clients, 0);
+    assert_eq!(budget.status().clients, 0);
 }
 
 #[test]

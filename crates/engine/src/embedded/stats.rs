@@ -2,8 +2,8 @@
 
 use super::Db;
 use crate::cache::CacheContents;
-use crate::memory::MemoryStats;
 use crate::region::RegionStats;
+use leeward_format::status::MemoryStatus;
 use leeward_platform::DeviceCounters;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub struct Stats {
     /// L0s, levels, logs and compactions.
     pub data: RegionStats,
     /// How memory is used now, in bytes.
-    pub memory: MemoryStats,
+    pub memory: MemoryStatus,
     /// Look-ups of leaves, indexes and records that memory answered.
     pub cache_hits: u64,
     /// Those that read the device.
@@ -41,7 +41,7 @@ impl Db {
     /// db.put(b"key", b"value")?;
     /// let stats = db.stats();
     /// assert_eq!(stats.data.user_bytes_written, 8);
-    /// assert!(stats.memory.used() <= stats.memory.budget && stats.used_bytes <= stats.file_bytes);
+    /// assert!(stats.memory.used <= stats.memory.budget && stats.used_bytes <= stats.file_bytes);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stats(&self) -> Stats {
@@ -49,7 +49,7 @@ impl Db {
         let (used_bytes, file_bytes) = self.volume.usage();
         Stats {
             data: self.region.stats(),
-            memory: self.volume.memory().stats(),
+            memory: self.volume.memory().status(),
             cache_hits: self.volume.cache().hits(),
             cache_misses: self.volume.cache().misses(),
             cache: self.volume.cache().contents(),

@@ -197,7 +197,7 @@ fn readers_get_the_newest_value_or_ask() {
         let hits = run(&host, (&mut index, &mut model), &mut rng, (4_000, 2_000, 8_000));
         assert!(hits > 100, "{hits}");
         assert!(index.stats().evicted > 100, "{:?}", index.stats());
-        assert!(memory.stats().hash_indexes <= (1 << 20) && memory.stats().hash_indexes == index.stats().bytes);
+        assert!(memory.status().hash_indexes <= (1 << 20) && memory.status().hash_indexes == index.stats().bytes);
     }
 }
 
@@ -287,9 +287,9 @@ fn indexes_share_their_memory_equally() {
     let shared = one.stats().bytes;
     assert!(shared <= (1 << 20) + one.parts.part_bytes(), "{shared} bytes, {alone} before");
     check_counts(&one);
-    assert_eq!(memory.stats().hash_indexes, shared + other.stats().bytes);
+    assert_eq!(memory.status().hash_indexes, shared + other.stats().bytes);
     drop((one, other));
-    assert_eq!(memory.stats().hash_indexes, 0);
+    assert_eq!(memory.status().hash_indexes, 0);
     assert_eq!(Share::join(&memory).limit(), 2 << 20, "those that are gone have no part");
 }
 

@@ -233,7 +233,7 @@ fn a_complete_segment_is_read_once_and_ends_where_it_was_sealed() {
         let sealed = |id: u64| u64::from(ends[&SegmentId(id)].bytes).next_multiple_of(DIRECT_ALIGN as u64);
         let read = logs.volume.counters().bytes_read - before;
         assert_eq!(read, (1..=3).map(sealed).sum::<u64>() + FIRST_READ_BYTES as u64);
-        assert_eq!(logs.volume.memory().stats().reads, 0);
+        assert_eq!(logs.volume.memory().status().reads, 0);
 
         let before = logs.volume.counters().bytes_read;
         let mut replay = Replay::new(&logs.volume, &logs.state, &logs.overlays);

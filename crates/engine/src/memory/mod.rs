@@ -24,9 +24,10 @@
 //! progress (one compaction, and for each region an L0 and the windows of its tails). Any thread may call anything.
 
 use crate::budget::MemoryAccounts;
-pub use crate::budget::{MemoryStats, Purpose};
+pub use crate::budget::Purpose;
 use crate::cache::Cache;
 use bytes::Bytes;
+use leeward_format::status::MemoryStatus;
 use leeward_platform::Pool;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -101,10 +102,11 @@ impl Memory {
     }
 
     /// Its current use.
-    pub fn stats(&self) -> MemoryStats {
+    pub fn status(&self) -> MemoryStatus {
         let of = |purpose| self.accounts.of(purpose);
-        MemoryStats {
+        let parts = MemoryStatus {
             budget: self.accounts.budget(),
+            used: 0,
             cache: self.cache.bytes(),
             l0s: of(Purpose::L0s),
             compactions: of(Purpose::Compactions),
@@ -115,7 +117,10 @@ impl Memory {
             rings: of(Purpose::Rings),
             clients: of(Purpose::Clients),
             hash_indexes: of(Purpose::HashIndexes),
-        }
+        };
+        let reserved = parts.l0s + parts.compactions + parts.reads + parts.tails + parts.levels + parts.mirrors;
+        let of_clients = parts.rings + parts.clients + parts.hash_indexes;
+        MemoryStatus { used: parts.cache + reserved + of_clients, ..parts }
     }
 
     /// A reservation for a purpose, of 0 bytes at first.
@@ -310,7 +315,7 @@ impl Turns {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stats().fmt(f)
+        self.status().fmt(f)
     }
 }
 

@@ -15,14 +15,14 @@ fn the_cache_gives_way_to_reservations_and_comes_back() {
         }
     };
     fill();
-    assert!(memory.stats().cache > 3 * MIB, "{memory:?}");
+    assert!(memory.status().cache > 3 * MIB, "{memory:?}");
     let reservation = memory.take(Purpose::Reads, 3 << 20);
-    assert!(memory.stats().used() <= 4 * MIB && memory.stats().reads == 3 * MIB, "{memory:?}");
+    assert!(memory.status().used <= 4 * MIB && memory.status().reads == 3 * MIB, "{memory:?}");
     fill();
-    assert!(memory.stats().used() <= 4 * MIB + MIB / 8, "{memory:?}");
+    assert!(memory.status().used <= 4 * MIB + MIB / 8, "{memory:?}");
     drop(reservation);
     fill();
-    assert!(memory.stats().cache > 3 * MIB && memory.stats().reads == 0, "{memory:?}");
+    assert!(memory.status().cache > 3 * MIB && memory.status().reads == 0, "{memory:?}");
 }
 
 #[test]

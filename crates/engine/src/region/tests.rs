@@ -402,7 +402,7 @@ fn l0s_without_memory_for_their_compaction_have_it_at_once_when_there_is_some() 
     region.set_commit(region.sync_tails().unwrap());
     region.freeze();
     let memory = region.volume().memory();
-    let taken = memory.take(Purpose::Compactions, memory.stats().budget as usize);
+    let taken = memory.take(Purpose::Compactions, memory.status().budget as usize);
     assert!(region.next_compaction_at_once(UnixMs(5000)).is_none());
     drop(taken);
     assert!(region.next_compaction(UnixMs(5001)).is_some());

@@ -101,5 +101,5 @@ fn large_values_are_read_some_at_a_time_and_are_memory_of_the_budget() {
     let piece = store.volume.memory().piece(MOST_BYTES).max(BYTES) as u64;
     assert!((1..=piece).contains(&most.load(Relaxed)), "{} bytes at once", most.load(Relaxed));
     assert_eq!(beyond.load(Relaxed), 0, "bytes that are not reserved");
-    assert_eq!(store.volume.memory().stats().reads, 0, "the values are the caller's");
+    assert_eq!(store.volume.memory().status().reads, 0, "the values are the caller's");
 }

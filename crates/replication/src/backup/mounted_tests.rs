@@ -74,11 +74,11 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     buffer.write(0, &bytes[..half]);
     assert!(mounted.wants_save());
     mounted.save(&mut replica, true).expect("a sound disk");
-    let looked_at = budget.stats().mirrors - overhead;
+    let looked_at = budget.status().mirrors - overhead;
     assert!((half.next_multiple_of(PAGE_BYTES)..=SEGMENT_BYTES).contains(&(looked_at as usize)), "{looked_at} bytes");
     assert!(mounted.wants_save(), "it is not known yet whether more has come");
     mounted.save(&mut replica, true).expect("a sound disk");
-    assert_eq!(budget.stats().mirrors, overhead + looked_at - (saved / PAGE_BYTES * PAGE_BYTES) as u64);
+    assert_eq!(budget.status().mirrors, overhead + looked_at - (saved / PAGE_BYTES * PAGE_BYTES) as u64);
     let mut first = [9; 16];
     buffer.read(0, &mut first);
     assert_eq!(first, [0; 16], "its first page was given back");

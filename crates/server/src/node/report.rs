@@ -1,10 +1,10 @@
 //! Fills in the figures of a [`NodeStatus`] from the parts of a node.
 
 use crate::node::Node;
-use leeward_engine::{CacheContents, MemoryStats};
+use leeward_engine::CacheContents;
 use leeward_format::RegionId;
 use leeward_format::routing::Routing;
-use leeward_format::status::{CacheStatus, DeviceStatus, MemoryStatus, NetworkStatus, NodeStatus, RegionStatus};
+use leeward_format::status::{CacheStatus, DeviceStatus, NetworkStatus, NodeStatus, RegionStatus};
 use leeward_region::machine::RegionMachine;
 use std::ops::Bound;
 
@@ -51,7 +51,7 @@ impl Node {
             }),
             network: Some(NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received }),
             cache: CacheStatus { hits: cache.hits(), misses: cache.misses(), ..cache_contents(cache.contents()) },
-            memory: memory_status(&volume.memory().stats()),
+            memory: volume.memory().status(),
             regions: Vec::new(),
             forwarded: self.front.forwarded_total(),
             missed_wakeups: self.missed_wakeups(),
@@ -89,11 +89,4 @@ impl Node {
 fn cache_contents(contents: CacheContents) -> CacheStatus {
     let CacheContents { indexes, objects, records } = contents;
     CacheStatus { index_bytes: indexes, object_bytes: objects, record_bytes: records, ..CacheStatus::default() }
-}
-
-fn memory_status(stats: &MemoryStats) -> MemoryStatus {
-    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients, hash_indexes } =
-        stats;
-    let used = stats.used();
-    MemoryStatus { budget, used, cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients, hash_indexes }
 }

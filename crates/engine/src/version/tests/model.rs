@@ -70,7 +70,7 @@ impl ValueLog for ModelLog {
     fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Values> {
         self.device_reads.fetch_add(wanted.len() as u64, Ordering::Relaxed);
         let bytes = wanted.iter().map(|at| u64::from(at.value_bytes)).sum::<u64>();
-        let reserved = self.volume.get().map_or(0, |volume| volume.memory().stats().reads);
+        let reserved = self.volume.get().map_or(0, |volume| volume.memory().status().reads);
         self.most_wanted.fetch_max(bytes, Ordering::Relaxed);
         self.most_beyond.fetch_max(bytes.saturating_sub(reserved), Ordering::Relaxed);
         let values = self.values.lock();

@@ -236,7 +236,7 @@ fn an_answer_in_the_place_of_one_that_waits_is_an_error() {
 #[test]
 fn what_a_client_does_not_take_is_counted_and_given_back_with_it() {
     let mut ring = Open::new();
-    let rings = |ring: &Open| ring.server.budget.stats().rings;
+    let rings = |ring: &Open| ring.server.budget.status().rings;
     assert_eq!(rings(&ring), 4096);
     for sequence in 1..=100 {
         let reply_path = ReplyPath { sequence, slot: Slot { at: 0, room: 32 } };
