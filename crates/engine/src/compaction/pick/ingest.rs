@@ -27,7 +27,7 @@ pub(super) struct OpenIngest {
     last: Lsn,
     open: Weak<()>,
     /// The position that is kept for it, once there may be a newer run.
-    hole: Option<usize>,
+    pub(super) hole: Option<usize>,
 }
 
 impl Picker {

@@ -147,6 +147,7 @@ struct Drawing {
     throttled: u64,
     ranged_bytes: u64,
     ingest: Option<Lsn>,
+    kept: Option<usize>,
     picks: usize,
 }
 
@@ -169,6 +170,7 @@ impl Drawing {
             throttled: 0,
             ranged_bytes: 0,
             ingest: None,
+            kept: None,
             picks: 1,
         }
     }
@@ -210,7 +212,8 @@ impl Drawing {
                 "throttled" => self.throttled = number(name),
                 // What merges because of range tombstones have just read and written.
                 "ranged" => self.ranged_bytes = size(name),
-                // An ingest is open, which has taken this LSN.
+                // An ingest is open, which has taken this LSN; the position that is kept for it, once there is a newer run.
+                "ingest" if self.ingest.is_some() => self.kept = Some(position(name)),
                 "ingest" => self.ingest = Some(Lsn(number(name))),
                 // How often it is picked, while nothing else changes.
                 "picks" => self.picks = number(name),
@@ -263,6 +266,7 @@ impl Drawing {
         let claim = picker.claims.take(self.claimed, None);
         if let Some(last) = self.ingest {
             picker.begin_ingest(last, &open);
+            picker.ingest.as_mut().expect("just begun").hole = self.kept;
         }
         picker.ranged.spend(self.ranged_bytes);
         (picker.progress.swept_at, picker.sweeps_from) = (NOW, UnixMs(NOW.0 + self.throttled));
@@ -325,7 +329,12 @@ fn show(text: &mut String, source: &Source) {
     let run = |run: &NewRun| {
         let guards: Vec<_> = run.ends.guards.iter().rev().map(|guard| guard.escape_ascii().to_string()).collect();
         let ends = if guards.is_empty() { String::new() } else { format!(", which ends at {}", guards.join(" ")) };
-        format!("{}{ends}", name(run.target))
+        let moved = if run.shift.is_empty() {
+            String::new()
+        } else {
+            format!(", when the runs from {} to {} have moved down", name(run.shift.start), name(run.shift.end - 1))
+        };
+        format!("{}{ends}{moved}", name(run.target))
     };
     *text += &match source {
         Source::L0s { count: 1, run: into } => format!("1 L0 into {}", run(into)),
