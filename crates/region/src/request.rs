@@ -29,6 +29,11 @@ impl Token {
         self.0 >> NUMBER_BITS
     }
 
+    /// How many operations of its connection came before it, from number `newest` on.
+    pub fn distance_from(self, newest: u64) -> u64 {
+        self.0.wrapping_sub(newest) & NUMBER_MASK
+    }
+
     /// How many operations of its connection came after it, up to number `newest`. A connection has fewer operations under way
     /// than the low bits can tell apart.
     pub fn distance_to(self, newest: u64) -> u64 {
@@ -59,7 +64,9 @@ pub enum Naming {
     Here(Attempts),
 }
 
-/// An operation that no node has begun; but if it has a request id, an earlier attempt may have been.
+/// An operation that no node has begun; but if it has a request id, an earlier attempt may have been. The one form that an
+/// operation has from a session, or another node, to its region.
+#[derive(Debug)]
 pub struct Request {
     /// Where the answer goes.
     pub to: ReplyTo,
@@ -71,12 +78,14 @@ pub struct Request {
     pub since: Nanos,
     /// Who sees to it that it is executed once.
     pub naming: Naming,
+    /// Its client wants to be told if another node is the primary: the operation is not forwarded.
+    pub is_direct: bool,
 }
 
 impl Request {
-    /// With the request id of the caller, if it has one.
+    /// With the request id of the caller, if it has one. Any node may forward it.
     pub fn new(since: Nanos, to: ReplyTo, table: TableName, op: Op, once: Option<Once>) -> Request {
-        Request { to, table, op, since, naming: once.map_or(Naming::Unnamed, Naming::Caller) }
+        Request { to, table, op, since, naming: once.map_or(Naming::Unnamed, Naming::Caller), is_direct: false }
     }
 
     /// As an operation on a region that is served here.

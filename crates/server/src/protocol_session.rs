@@ -5,37 +5,22 @@ use crate::rings::{Ask, ReplyPath};
 use crate::session_context::Context;
 use crate::users::Answer;
 use bytes::BytesMut;
-use leeward_format::op::{Op, OpResult, Reply};
-use leeward_format::request::Once;
-use leeward_format::table::TableName;
+use leeward_format::op::{OpResult, Reply};
 use leeward_region::client_memory::Holder;
+use leeward_region::request::Request;
 use std::vec::Drain;
-
-/// An operation that a connection wants executed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Submission {
-    /// Its number on this connection, by which [`ProtocolSession::complete`] names it.
-    pub number: u64,
-    /// The table that it is on.
-    pub table: TableName,
-    /// Answered by [`ProtocolSession::complete`].
-    pub op: Op,
-    /// Its request id and more, if it is to be executed once.
-    pub once: Option<Once>,
-    /// Answer that another node is the primary instead of forwarding.
-    pub direct: bool,
-}
 
 /// One client connection. Belongs to the event loop's thread.
 pub trait ProtocolSession: Send {
     /// Takes bytes from the client. Call [`ProtocolSession::advance`] afterwards.
     fn feed(&mut self, bytes: &[u8]);
-    /// Handles the result of operation `number`. Call [`ProtocolSession::advance`] afterwards.
+    /// Handles the result of operation `number`, which is that of its token. Call [`ProtocolSession::advance`] afterwards.
     fn complete(&mut self, number: u64, result: OpResult, context: &mut Context);
-    /// Does what can be done now, as far as the context's quota goes: reads requests, appends operations to `submit`,
+    /// Does what can be done now, as far as the context's quota goes: reads requests, appends operations to `submit`, whose tokens have the
+    /// number of this connection,
     /// encodes replies. Call it after every input, when output was taken, and while it [has
     /// work](ProtocolSession::has_work).
-    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>);
+    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Request>);
     /// Handles the answer to the question about a password that it waits for. Call [`ProtocolSession::advance`]
     /// afterwards.
     fn answered(&mut self, answer: Answer, context: &mut Context);
@@ -69,13 +54,7 @@ pub trait ProtocolSession: Send {
 pub trait RingSession: ProtocolSession {
     /// Takes a message that came through a ring: one frame, answered by `reply_path`. Call only while
     /// [`ProtocolSession::wants_input`], and [`ProtocolSession::advance`] afterwards.
-    fn take_from_ring(
-        &mut self,
-        frame: &[u8],
-        reply_path: ReplyPath,
-        context: &mut Context,
-        submit: &mut Vec<Submission>,
-    );
+    fn take_from_ring(&mut self, frame: &[u8], reply_path: ReplyPath, context: &mut Context, submit: &mut Vec<Request>);
     /// Answers that go through rings, each with its reply path, since the last call.
     fn for_rings(&mut self) -> Drain<'_, (ReplyPath, Vec<u8>)>;
     /// Requests about rings since the last call.

@@ -1,8 +1,9 @@
-//! Arguments of `leeward table`, and the names of presets.
+//! Arguments of `leeward table`.
 
 use super::{Connect, TableArgs};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use leeward_format::cluster::{self, Acknowledge, BackupMode, IndexKind, Posting, Reads, Scans, TableOptions};
+use leeward_format::cluster::{Acknowledge, BackupMode, IndexKind, Posting, Preset, Reads, Scans, TableOptions};
 use leeward_format::packed::Codec;
 use leeward_format::partition::{DEFAULT_TOKENS, Partition};
 use leeward_format::table::{NewTable, TableChange, TableName};
@@ -27,41 +28,11 @@ pub(crate) enum TableCommand {
     Describe(DescribeTableArgs),
 }
 
-/// A named set of options.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Preset {
-    /// Suits most uses: as `anthus`, but backups rewrite nothing
-    Default,
-    /// Small pairs in leaves, medium ones in sorted runs until the last level, large ones in the large log; physical addressing
-    Anthus,
-    /// Every value in the large log; whole levels are merged, from L0 on; physical addressing
-    #[value(alias = "talos")]
-    Tebis,
-    /// As `anthus`, but each backup builds its own index: the baseline of the papers
-    BuildIndex,
-    /// Every value in leaves; partitioned by hash; backups keep two-layer logs
-    Depart,
-    /// Every value in the large log; partitioned by hash; a hash index at the primary; each backup builds an index and answers
-    /// scans from it
-    Histore,
-    /// As `histore`, but the primary ships its index to the backups
-    HistoreSend,
-}
-
-impl Preset {
-    /// Its options, which [`cluster::Preset`] defines.
-    fn options(self) -> TableOptions {
-        match self {
-            Preset::Default => cluster::Preset::Default,
-            Preset::Anthus => cluster::Preset::Anthus,
-            Preset::Tebis => cluster::Preset::Tebis,
-            Preset::BuildIndex => cluster::Preset::BuildIndex,
-            Preset::Depart => cluster::Preset::Depart,
-            Preset::Histore => cluster::Preset::Histore,
-            Preset::HistoreSend => cluster::Preset::HistoreSend,
-        }
-        .options()
-    }
+/// Parses the name of a preset, and shows all of them in the help.
+fn presets() -> impl TypedValueParser<Value = Preset> {
+    let shown = |preset: Preset| PossibleValue::new(preset.name()).aliases(preset.alias()).help(preset.about());
+    let named = |name: String| Preset::of_name(&name).ok_or_else(|| format!("no preset {name}"));
+    PossibleValuesParser::new(Preset::ALL.map(shown)).try_map(named)
 }
 
 /// How keys are split among regions, as `--partition` spells it.
@@ -94,7 +65,7 @@ pub(crate) struct CreateTableArgs {
     /// Name of the table
     name: TableName,
     /// A named set of options
-    #[arg(long, value_enum, default_value = "default")]
+    #[arg(long, value_parser = presets(), default_value = "default")]
     preset: Preset,
     /// Copies of each region, the primary's included [default: as the table `default` has]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=32))]

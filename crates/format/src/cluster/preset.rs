@@ -3,24 +3,22 @@
 use super::{Addressing, BackupMode, CompactionMode, IndexKind, Placement, ReadPaths, Scans, TableOptions};
 use crate::partition::{DEFAULT_TOKENS, Partition};
 
-/// A named set of options.
+/// A named set of options. [`Preset::about`] says what each sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Preset {
-    /// The default: as `anthus`, but with logical addressing, so backups rewrite nothing.
+    /// What a table has unless its creator says otherwise.
     Default,
-    /// Small pairs in leaves, medium ones in sorted runs and in the last level in leaves, large ones in the large log;
-    /// physical addressing.
+    /// Of Parallax and Anthus.
     Anthus,
-    /// Every value in the large log; whole levels are merged, from L0 on; physical addressing. Also called `talos`.
+    /// Of Tebis and Talos.
     Tebis,
-    /// As `anthus`, but each backup builds its own index: the baseline of the papers.
+    /// The baseline of the papers.
     BuildIndex,
-    /// Every value in leaves; partitioned by hash; backups with two-layer logs (DEPART).
+    /// Of DEPART.
     Depart,
-    /// Every value in the large log; partitioned by hash; a hash index at the primary, and a sorted one that each backup
-    /// builds and answers scans from (HiStore).
+    /// Of HiStore.
     Histore,
-    /// As `histore`, but backups get the index that the primary builds.
+    /// Of HiStore, with an index that is sent.
     HistoreSend,
 }
 
@@ -35,6 +33,48 @@ impl Preset {
         Preset::Histore,
         Preset::HistoreSend,
     ];
+
+    /// As operators write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Default => "default",
+            Preset::Anthus => "anthus",
+            Preset::Tebis => "tebis",
+            Preset::BuildIndex => "build-index",
+            Preset::Depart => "depart",
+            Preset::Histore => "histore",
+            Preset::HistoreSend => "histore-send",
+        }
+    }
+
+    /// Another name of it, if it has one.
+    pub fn alias(self) -> Option<&'static str> {
+        (self == Preset::Tebis).then_some("talos")
+    }
+
+    /// The preset of that name.
+    pub fn of_name(name: &str) -> Option<Preset> {
+        Preset::ALL.into_iter().find(|preset| preset.name() == name || preset.alias() == Some(name))
+    }
+
+    /// What it sets, in a line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Preset::Default => "Suits most uses: as anthus, but backups rewrite nothing",
+            Preset::Anthus => {
+                "Small pairs in leaves, medium ones in sorted runs until the last level, large ones in the large log; physical \
+                 addressing"
+            }
+            Preset::Tebis => "Every value in the large log; whole levels are merged, from L0 on; physical addressing",
+            Preset::BuildIndex => "As anthus, but each backup builds its own index: the baseline of the papers",
+            Preset::Depart => "Every value in leaves; partitioned by hash; backups keep two-layer logs",
+            Preset::Histore => {
+                "Every value in the large log; partitioned by hash; a hash index at the primary; each backup builds an index and \
+                 answers scans from it"
+            }
+            Preset::HistoreSend => "As histore, but the primary ships its index to the backups",
+        }
+    }
 
     /// The defaults, with what the preset sets in their place.
     pub fn options(self) -> TableOptions {

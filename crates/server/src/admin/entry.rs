@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 /// What the port knows of users.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct AdminEntry {
     pub(crate) passwords: Passwords,
     /// While there are no users, only clients of this machine are let in.
     pub(crate) is_protected: bool,
@@ -39,7 +39,7 @@ impl Connected<IncomingStream<'_, super::ConnectionLimit>> for From {
     }
 }
 
-impl Door {
+impl AdminEntry {
     /// Whether anyone may know why the node is not ready: there are no users, and no page of the web asks.
     pub(super) fn is_open(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         self.passwords.users().is_empty() && self.hosts.check(uri, headers).is_ok()
@@ -48,12 +48,12 @@ impl Door {
 
 /// Lets a request in, or answers it.
 pub(super) async fn check(
-    State(door): State<Door>,
+    State(entry): State<AdminEntry>,
     ConnectInfo(From(from)): ConnectInfo<From>,
     request: Request,
     next: Next,
 ) -> Response {
-    match admit(&door, from, request.uri(), request.headers()).await {
+    match admit(&entry, from, request.uri(), request.headers()).await {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     }
@@ -73,21 +73,21 @@ impl IntoResponse for Refused {
     }
 }
 
-async fn admit(door: &Door, from: IpAddr, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
-    let users = door.passwords.users();
+async fn admit(entry: &AdminEntry, from: IpAddr, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
+    let users = entry.passwords.users();
     if users.is_empty() {
         // Before users are known, an operator of this machine must find out why.
         let refused = match users.is_known {
             true => Refused(StatusCode::FORBIDDEN, PROTECTED.into()),
             false => Refused(StatusCode::SERVICE_UNAVAILABLE, "the node does not know the users yet".into()),
         };
-        let is_let_in = from.is_loopback() || !door.is_protected && users.is_known;
+        let is_let_in = from.is_loopback() || !entry.is_protected && users.is_known;
         is_let_in.then_some(()).ok_or(refused)?;
-        return door.hosts.check(uri, headers).map_err(misdirected);
+        return entry.hosts.check(uri, headers).map_err(misdirected);
     }
     let name = match headers.get(header::AUTHORIZATION) {
         None if users.get(DEFAULT_USER).is_some_and(|user| user.admits(None)) => {
-            door.hosts.check(uri, headers).map_err(misdirected)?;
+            entry.hosts.check(uri, headers).map_err(misdirected)?;
             UserName::default()
         }
         None => return Err(unauthorized("this cluster has users: give one, for instance: curl --user NAME")),
@@ -95,22 +95,22 @@ async fn admit(door: &Door, from: IpAddr, uri: &Uri, headers: &HeaderMap) -> Res
             let Some(credentials) = Credentials::of_header(header.as_bytes()) else {
                 return Err(unauthorized("expected basic authentication, or: Authorization: Bearer USER.PASSWORD"));
             };
-            verify(door, from, credentials).await?
+            verify(entry, from, credentials).await?
         }
     };
-    operates(&door.passwords.users(), &name)
+    operates(&entry.passwords.users(), &name)
 }
 
 /// The user of these credentials.
-async fn verify(door: &Door, from: IpAddr, credentials: Credentials) -> Result<UserName, Refused> {
+async fn verify(entry: &AdminEntry, from: IpAddr, credentials: Credentials) -> Result<UserName, Refused> {
     let Credentials { user, password } = credentials;
     let (reply, answer) = oneshot::channel();
     let question = Question { connection: 0, from: Some(from), work: Work::Check { user, password } };
     // The receiver may have stopped waiting.
-    door.passwords.ask(question, Box::new(move |answer| drop(reply.send(answer))));
+    entry.passwords.ask(question, Box::new(move |answer| drop(reply.send(answer))));
     match answer.await {
         Ok(Answer::Admitted(name, password)) => {
-            let users = door.passwords.users();
+            let users = entry.passwords.users();
             let is_in = users.get(&name).is_some_and(|user| user.admits(password));
             is_in.then_some(name).ok_or_else(|| unauthorized("the user was changed meanwhile"))
         }

@@ -34,7 +34,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use connection_limit::ConnectionLimit;
 pub(crate) use connection_limit::MOST_SESSIONS as RESERVED_FILES;
-pub(crate) use entry::Door;
+pub(crate) use entry::AdminEntry;
 use exposition::Format;
 pub(crate) use host::Hosts;
 use leeward_platform::{BootClock, Clock, Nanos};
@@ -81,7 +81,7 @@ pub(crate) struct Asking {
 struct AdminHandler {
     asking: Asking,
     metrics: Arc<Metrics>,
-    door: Door,
+    entry: AdminEntry,
 }
 
 impl Admin {
@@ -93,7 +93,7 @@ impl Admin {
         tls: Option<Arc<NodeTls>>,
         asking: Asking,
         metrics: Arc<Metrics>,
-        door: Door,
+        entry: AdminEntry,
     ) -> io::Result<Admin> {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_io().enable_time().max_blocking_threads(1).thread_name("admin-render").build()?;
@@ -105,10 +105,10 @@ impl Admin {
             .route("/", get(home))
             .route("/status", get(status))
             .route("/metrics", get(metrics_text))
-            .layer(axum::middleware::from_fn_with_state(door.clone(), entry::check))
+            .layer(axum::middleware::from_fn_with_state(entry.clone(), entry::check))
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
-            .with_state(AdminHandler { asking, metrics, door });
+            .with_state(AdminHandler { asking, metrics, entry });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
             let listener = ConnectionLimit::new(listener, tls.clone(), SESSION_TIMEOUT);
@@ -259,7 +259,7 @@ async fn livez(State(shared): State<AdminHandler>) -> Response {
 
 async fn readyz(State(shared): State<AdminHandler>, uri: Uri, headers: HeaderMap) -> Response {
     let figures = shared.asking.recent().await;
-    let is_open = shared.door.is_open(&uri, &headers);
+    let is_open = shared.entry.is_open(&uri, &headers);
     let readiness = move |snapshot: &Snapshot| {
         let (is_ready, text) = view::readiness(snapshot);
         let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

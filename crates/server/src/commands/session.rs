@@ -28,7 +28,7 @@ use super::work::{Kind, Work};
 use crate::clients::Client;
 use crate::numbered::Numbered;
 use crate::places::FULL;
-use crate::protocol_session::{ProtocolSession, Submission};
+use crate::protocol_session::ProtocolSession;
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
 use crate::resp::{Parsed, Protocol, Reply};
 use crate::session_context::Context;
@@ -39,6 +39,7 @@ use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_region::client_memory::result_bytes;
 use leeward_region::client_memory::{Holder, small_bytes};
+use leeward_region::request::{ReplyTo, Request, Token};
 use std::collections::VecDeque;
 
 /// Most commands of one connection that are parsed but not answered.
@@ -250,7 +251,7 @@ impl Session {
         self.commands.push(Command { spec, terms, age_ms: None, begun, work, share, buffer_from });
     }
 
-    fn submit(&mut self, quota: &mut Quota, submit: &mut Vec<Submission>) {
+    fn submit(&mut self, now: Nanos, quota: &mut Quota, submit: &mut Vec<Request>) {
         let (charged, most_output) = (self.holdings.reserved(), self.most_output());
         let first = self.commands.first();
         self.next_command = self.next_command.max(first);
@@ -269,7 +270,8 @@ impl Session {
                 let operation = Operation { command: self.next_command, position, kind, reserved };
                 let number = self.in_flight.submit(operation);
                 let (table, op) = (command.terms.table.clone(), command.terms.apply(op));
-                submit.push(Submission { number, table, op, once: None, direct: false });
+                let to = ReplyTo::Client(Token::new(self.id, number));
+                submit.push(Request::new(now, to, table, op, None));
             }
             self.next_command += 1;
         }
@@ -393,7 +395,7 @@ impl ProtocolSession for Session {
         }
     }
 
-    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>) {
+    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Request>) {
         // The client has taken the output since the last step.
         if self.output.is_empty() && self.output.capacity() > LARGE_REPLY_BYTES {
             self.output = BytesMut::new();
@@ -405,7 +407,7 @@ impl ProtocolSession for Session {
             let before = self.progress();
             self.run_next(context);
             self.answer(context);
-            self.submit(&mut context.quota, submit);
+            self.submit(context.now, &mut context.quota, submit);
             self.parse(context);
             // A quota that was used up without progress only served to find that there is nothing to do.
             self.is_cut = context.quota.is_used_up() && !(may_be_idle && begun == self.progress());

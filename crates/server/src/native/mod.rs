@@ -15,7 +15,7 @@
 use crate::clients::Client;
 use crate::numbered::Numbered;
 use crate::places::FULL_NATIVE;
-use crate::protocol_session::{ProtocolSession, RingSession, Submission};
+use crate::protocol_session::{ProtocolSession, RingSession};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
 use crate::rings::{Ask, ReplyPath};
 use crate::session_context::{Context, check_op};
@@ -31,12 +31,13 @@ use leeward_format::table::TableName;
 use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
 use leeward_region::client_memory::result_bytes;
 use leeward_region::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
+use leeward_region::request::{ReplyTo, Request as Operation, Token};
 use std::collections::BTreeSet;
 use std::vec::Drain;
 
-mod door;
+mod user;
 
-use door::Door;
+use user::NativeUser;
 
 /// Most operations of one request, and most of one connection in flight.
 pub const MAX_OPERATIONS: usize = MOST_DECODED;
@@ -79,7 +80,7 @@ pub struct Session {
     frame: Vec<u8>,
     for_rings: Vec<(ReplyPath, Vec<u8>)>,
     ring_asks: Vec<Ask>,
-    door: Door,
+    user: NativeUser,
 }
 
 struct Pending {
@@ -124,7 +125,7 @@ impl Session {
         let now = context.now;
         let client =
             Client { address, local_address, connected: now, active: now, command: "NULL", ..Client::default() };
-        let door = Door::new(&client.address);
+        let user = NativeUser::new(&client.address);
         context.shared.clients.add(id, client);
         Session {
             id,
@@ -141,7 +142,7 @@ impl Session {
             frame: Vec::new(),
             for_rings: Vec::new(),
             ring_asks: Vec::new(),
-            door,
+            user,
         }
     }
 
@@ -154,7 +155,7 @@ impl Session {
 
     /// Has a user come in; requests behind this one wait.
     fn authenticate(&mut self, user: String, password: &Secret, context: &mut Context) {
-        if let Some(answer) = self.door.ask(self.id, user, &password.0, context) {
+        if let Some(answer) = self.user.ask(self.id, user, &password.0, context) {
             self.answered(answer, context);
         }
     }
@@ -167,21 +168,21 @@ impl Session {
 
     /// Whether its operations may touch data.
     fn has_place(&self, context: &mut Context) -> bool {
-        context.shared.places.serves(self.id, self.door.identity.is_operator())
+        context.shared.places.serves(self.id, self.user.identity.is_operator())
     }
 
     fn show_user(&self, context: &mut Context) {
         if let Some(client) = context.shared.clients.get_mut(self.id)
-            && client.user != self.door.identity.name()
+            && client.user != self.user.identity.name()
         {
-            client.user = self.door.identity.name().into();
+            client.user = self.user.identity.name().into();
         }
     }
 
     /// Takes the next request off the input, if it is complete.
     fn next_request(&mut self, context: &mut Context) -> Option<(Request, usize)> {
         let _stays = self.follow_users(context);
-        let most = if self.door.identity.is_stranger() { STRANGERS_BYTES } else { MAX_MESSAGE_BYTES };
+        let most = if self.user.identity.is_stranger() { STRANGERS_BYTES } else { MAX_MESSAGE_BYTES };
         match read_frame::<Request>(FrameKind::Request, &self.input, most) {
             Ok(Some((request, len))) => {
                 self.input.advance(len);
@@ -221,13 +222,13 @@ impl Session {
         (request, bytes): (Request, usize),
         reply_path: Option<ReplyPath>,
         context: &mut Context,
-        submit: &mut Vec<Submission>,
+        submit: &mut Vec<Operation>,
     ) {
         context.quota.take(COMMAND_UNITS);
         if !self.follow_users(context) {
             return self.refuse_user(Refusal::Unauthenticated);
         }
-        let (request, bytes) = match (request, self.door.identity.admitted()) {
+        let (request, bytes) = match (request, self.user.identity.admitted()) {
             (Request::Auth { user, password }, _) => return self.authenticate(user, &password, context),
             // Each operation gets the error.
             (request @ (Request::Ops { .. } | Request::Once { .. }), _) => (request, bytes),
@@ -245,7 +246,7 @@ impl Session {
             Request::Routes { known } => self.tell_routes(known, reply_path, context),
             Request::Map => {
                 context.quota.take(STEP_UNITS);
-                let map = self.door.visible_map(context);
+                let map = self.user.visible_map(context);
                 self.send(&Reply::Map(map), reply_path);
             }
             Request::Identify => {
@@ -279,7 +280,7 @@ impl Session {
         batch: Batch,
         reply_path: Option<ReplyPath>,
         context: &mut Context,
-        submit: &mut Vec<Submission>,
+        submit: &mut Vec<Operation>,
     ) {
         let Batch { id, direct, table, ops, named, bytes } = batch;
         let is_in_order = named.is_sorted_by(|(a, _), (b, _)| a < b);
@@ -288,7 +289,7 @@ impl Session {
         }
         context.shared.metrics.native_request(ops.len());
         context.quota.take(OPERATION_UNITS * ops.len() as u32);
-        let is_permitted = |op: &&Op| self.door.identity.may(&table, &op.need(), context.routes).is_ok();
+        let is_permitted = |op: &&Op| self.user.identity.may(&table, &op.need(), context.routes).is_ok();
         let of = |(position, _): &(u32, Once)| {
             ops.get(*position as usize).filter(is_permitted)?.region_in(context.routes, &table)
         };
@@ -302,26 +303,28 @@ impl Session {
         let has_place = self.has_place(context);
         for (position, op) in ops.into_iter().enumerate() {
             let once = named.next_if(|(at, _)| *at as usize == position).map(|(_, once)| once);
-            let hides_old = self.door.hides_old(&table, &op);
+            let hides_old = self.user.hides_old(&table, &op);
             let place =
                 ResultPlace { request, position, is_write: op.is_write(), is_reverse: op.is_reverse(), hides_old };
-            if let Err(error) = self.door.permit(&table, &op, has_place, context).and_then(|()| check_op(&op)) {
+            if let Err(error) = self.user.permit(&table, &op, has_place, context).and_then(|()| check_op(&op)) {
                 self.take_result(&place, OpResult::Error(error));
                 continue;
             }
             let number = self.ops.push(Some(place));
-            submit.push(Submission { number, table: table.clone(), op, once, direct });
+            let to = ReplyTo::Client(Token::new(self.id, number));
+            let operation = Operation::new(context.now, to, table.clone(), op, once);
+            submit.push(Operation { is_direct: direct, ..operation });
         }
         self.reply_if_complete(request, context);
     }
 
     /// Sends the routes that have changed since the version `known`, if any have.
     fn tell_routes(&mut self, known: u64, reply_path: Option<ReplyPath>, context: &mut Context) {
-        if known < context.routes.version() || self.door.is_limited() {
+        if known < context.routes.version() || self.user.is_limited() {
             context.quota.take(STEP_UNITS);
         }
         self.told = known.max(context.routes.version());
-        let routes = self.door.routes_since(known, context);
+        let routes = self.user.routes_since(known, context);
         self.send(&Reply::Routes(routes), reply_path);
     }
 
@@ -382,7 +385,7 @@ impl Session {
         let mut frames = std::mem::take(&mut self.frame);
         frames.clear();
         if has_news {
-            let routes = self.door.routes_since(self.told, context);
+            let routes = self.user.routes_since(self.told, context);
             write_frame(FrameKind::Reply, &Reply::Routes(routes), &mut frames);
             self.told = context.routes.version();
         }
@@ -456,7 +459,7 @@ impl ProtocolSession for Session {
         self.reply_if_complete(place.request, context);
     }
 
-    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>) {
+    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Operation>) {
         let mut active = false;
         while self.wants_input()
             && !context.quota.is_used_up()
@@ -474,7 +477,7 @@ impl ProtocolSession for Session {
     }
 
     fn answered(&mut self, answer: Answer, context: &mut Context) {
-        let refused = self.door.enter(answer, context);
+        let refused = self.user.enter(answer, context);
         self.show_user(context);
         // An operator's place is its own from now on.
         self.has_place(context);
@@ -485,10 +488,10 @@ impl ProtocolSession for Session {
     }
 
     fn follow_users(&mut self, context: &mut Context) -> bool {
-        if self.door.identity.has_followed(context.users) {
+        if self.user.identity.has_followed(context.users) {
             return true;
         }
-        let stays = self.door.follow(context);
+        let stays = self.user.follow(context);
         self.show_user(context);
         stays
     }
@@ -504,7 +507,7 @@ impl ProtocolSession for Session {
     fn wants_input(&self) -> bool {
         let most_output = if self.charge.memory().is_short() { SHORT_OUTPUT_BYTES } else { OUTPUT_PAUSE_BYTES };
         let has_room = self.ops.len() < MAX_OPERATIONS && self.output.len() < most_output;
-        !self.stopped && !self.door.is_waiting && has_room && !self.charge.is_full()
+        !self.stopped && !self.user.is_waiting && has_room && !self.charge.is_full()
     }
 
     fn give_back(&mut self) {
@@ -549,7 +552,7 @@ impl RingSession for Session {
         frame: &[u8],
         reply_path: ReplyPath,
         context: &mut Context,
-        submit: &mut Vec<Submission>,
+        submit: &mut Vec<Operation>,
     ) {
         match read_frame::<Request>(FrameKind::Request, frame, MAX_MESSAGE_BYTES) {
             Ok(Some((Request::RingOffer | Request::RingOpen { .. } | Request::RingBell | Request::Auth { .. }, _))) => {

@@ -12,6 +12,7 @@ use leeward_format::table::TableName;
 use leeward_format::user::{PasswordHash, User, Users};
 use leeward_format::{Epoch, MAX_VALUE_BYTES, ServerId};
 use leeward_region::client_memory::ClientMemory;
+use leeward_region::request::Naming;
 use proptest::prelude::*;
 use serde::Serialize;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 struct Wire {
     session: Session,
     node: IdleNode,
-    submitted: Vec<Submission>,
+    submitted: Vec<Operation>,
 }
 
 impl Wire {
@@ -54,7 +55,7 @@ impl Wire {
         Reply::Routes(self.node.view.routes().update_since(known))
     }
 
-    fn with<T>(&mut self, act: impl FnOnce(&mut Session, &mut Context, &mut Vec<Submission>) -> T) -> T {
+    fn with<T>(&mut self, act: impl FnOnce(&mut Session, &mut Context, &mut Vec<Operation>) -> T) -> T {
         act(&mut self.session, &mut self.node.context(), &mut self.submitted)
     }
 
@@ -134,7 +135,7 @@ fn requests_are_answered_by_id_when_all_their_operations_are() {
     wire.request(&ops(70, true, vec![get("a"), get("b")]));
     wire.request(&ops(71, false, vec![get("c")]));
     wire.request(&ops(72, false, vec![]));
-    let submitted: Vec<(u64, bool)> = wire.submitted.iter().map(|s| (s.number, s.direct)).collect();
+    let submitted: Vec<(u64, bool)> = wire.submitted.iter().map(|s| (number_of(s), s.is_direct)).collect();
     assert_eq!(submitted, [(0, true), (1, true), (2, false)]);
     assert_eq!(wire.replies(), [Reply::Results { id: 72, results: vec![] }]);
     wire.complete(1, value("B"));
@@ -188,7 +189,7 @@ fn what_is_executed_once_keeps_its_name_and_brings_what_is_committed() {
     let batch = vec![add("z"), get("a"), add(""), add("a")];
     let named = vec![(0, once(7)), (2, once(8)), (3, once(9))];
     wire.request(&Request::Once { id: 1, direct: true, table: table.clone(), ops: batch, named });
-    let submitted: Vec<_> = wire.submitted.iter().map(|s| (s.number, s.once)).collect();
+    let submitted: Vec<_> = wire.submitted.iter().map(|s| (number_of(s), once_of(s))).collect();
     assert_eq!(submitted, [(0, Some(once(7))), (1, None), (2, Some(once(9)))], "the key of one is empty");
     (0..3).for_each(|number| wire.complete(number, OpResult::Integer(1)));
     let replies = wire.replies();
@@ -542,5 +543,19 @@ fn a_connection_that_may_read_memory_ends_when_its_user_may_no_longer() {
         users.revision = wire.node.users.revision + 1;
         wire.node.users = Arc::new(users);
         assert_eq!(wire.with(|session, context, _| session.follow_users(context)), stays, "{grants:?}");
+    }
+}
+
+/// The number of an operation on its connection.
+fn number_of(operation: &Operation) -> u64 {
+    let ReplyTo::Client(token) = operation.to else { panic!("a client's") };
+    token.distance_from(0)
+}
+
+/// Its request id and more, as the caller gave it.
+fn once_of(operation: &Operation) -> Option<Once> {
+    match operation.naming {
+        Naming::Caller(once) => Some(once),
+        _ => None,
     }
 }

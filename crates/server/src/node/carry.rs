@@ -1,4 +1,5 @@
-//! Carries between the parts of a node what one asks of another, in the order in which it was asked.
+//! Carries between the parts of a node what one asks of another, in the order in which it was asked. What a region asks for in
+//! answer to an effect is executed before the rest.
 
 use super::{Front, Node, NodeFacts, Reach, RegionInput, Shard};
 use crate::node::links;

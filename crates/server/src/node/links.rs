@@ -1,6 +1,6 @@
-//! The node's fabric, and its links to the other servers: one to each live server. The fabric keeps them up. A message that is sent over a link that is
-//! down is lost, except answers (`Links::answer`), which wait for the link. The asking server has a link of its own, which
-//! may have come up earlier: after a restart it does.
+//! The node's fabric, and its links to the other servers: one to each live server. The fabric keeps them up. A message that is
+//! sent over a link that is down is lost, except answers (`Links::answer`), which wait for the link. The asking server has a
+//! link of its own, which may have come up earlier: after a restart it does.
 //!
 //! Operations that are forwarded, and answers to such, are many and small. Those of one turn go to a server as one
 //! message of several frames, since a message costs both sides more than a frame.

@@ -18,7 +18,7 @@ impl Node {
         match event {
             LinkEvent::Up => self.link_changed(from, true),
             LinkEvent::Down => self.link_changed(from, false),
-            // The memory is mapped.
+            // It was read to be mapped. Its bytes are not needed.
             LinkEvent::ReadDone { .. } => {}
             LinkEvent::Refused { op: links::MAP_OP } => self.front.map_refused(self.control.now(), from),
             LinkEvent::Completed { op } | LinkEvent::Refused { op } => {

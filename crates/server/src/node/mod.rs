@@ -1,7 +1,7 @@
 //! The node: one region server as a single-threaded state machine.
 //!
 //! Every event reaches the node as an [`Input`]. After a handful of them [`Node::finish_batch`] ends the turn: it mirrors what
-//! was appended in one write per backup, answers what is committed, and hands device work out as jobs. The node has no thread,
+//! was appended, answers what is committed, and hands device work out as jobs. The node has no thread,
 //! clock, socket or file. The runtime drives it in production and the simulator in tests, over the same traits.
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //!   control   the cluster as this node knows it: agent, leases, admission, presence, load
 //!   links     the fabric, and the links to other nodes
 //! ```
-//! Each part sees those below it alone: the front executes in the shard, the shard sees facts of control, all send over the
-//! links. What goes up comes back as a value: an effect of a region, an answer, a list of regions.
+//! Each part sees those below it alone: the front executes in the shard, the shard sees facts of control, all but the shard send
+//! over the links. What goes up comes back as a value: an effect of a region, an answer, a list of regions.
 //!
 //! | file | holds |
 //! |---|---|
@@ -21,7 +21,7 @@
 //! | `messages` | what comes over the links |
 //! | `parts`, `report` | what a node is built from, and its inputs; its figures |
 //!
-//! Invariants: no input is lost; every submitted operation gets exactly one answer; no method blocks.
+//! Invariants: no input is lost; every submitted operation gets exactly one answer; no input waits for a device or a peer.
 
 mod carry;
 mod control;
@@ -116,15 +116,16 @@ impl Node {
     /// Handles an input. Its effects are complete after [`Node::finish_batch`].
     pub fn handle(&mut self, now: Nanos, input: Input) {
         self.control.set_now(now);
-        // One configuration routes all the other inputs, and cuts their ranges at region bounds.
+        // All other inputs are routed by the newest configuration, and ranges are cut at its bounds.
         if !matches!(input, Input::Coordinator(_)) {
             self.follow_coordinator(now);
         }
         match input {
             Input::Tick => self.tick(now),
-            Input::Submit { token, table, op, once, direct } => {
-                let request = Request::new(now, ReplyTo::Client(token), table, op, once);
-                self.submit(request, if direct { Travel::Direct } else { Travel::Any });
+            Input::Submit(mut request) => {
+                request.since = now;
+                let travel = if request.is_direct { Travel::Direct } else { Travel::Any };
+                self.submit(request, travel);
             }
             Input::Link(from, event) => self.link_event(from, event),
             Input::Coordinator(event) => self.control.hear(now, event),
@@ -147,8 +148,8 @@ impl Node {
     }
 
     /// Refuses what no region could hold, answers what concerns the cluster or copies here, and routes all else.
-    fn submit(&mut self, request: Request, way: Travel) {
-        let Request { since, to, table, op, naming } = request;
+    fn submit(&mut self, request: Request, travel: Travel) {
+        let Request { since, to, table, op, naming, is_direct } = request;
         let facts = NodeFacts { control: &self.control, links: &self.links };
         match (check(&op, naming), op) {
             (Err(error), _) => self.shard.answer(to, OpResult::Error(error)),
@@ -163,8 +164,8 @@ impl Node {
                 self.shard.effects.answers.extend(answer.map(|answer| (to, answer)));
             }
             (Ok(()), op) => {
-                let request = Request { since, to, table, op, naming };
-                self.with_front(|front, reach| front.submit(reach, request, way));
+                let request = Request { since, to, table, op, naming, is_direct };
+                self.with_front(|front, reach| front.submit(reach, request, travel));
             }
         }
         self.execute_effects();
@@ -240,7 +241,7 @@ impl Node {
         }
     }
 
-    /// Ends a turn of a region that is served here.
+    /// Ends the turn of a region that had an event in it.
     fn end_turn_of(&mut self, region: RegionId) {
         let facts = NodeFacts { control: &self.control, links: &self.links };
         let obstacle = self.shard.plan_obstacle(facts, region);
@@ -290,7 +291,7 @@ impl Node {
         self.with_facts(Shard::save_tails);
         self.with_facts(Shard::look_at_active);
         self.collect_replica_garbage();
-        for child in self.with_facts(Shard::end_pending_child) {
+        for child in self.with_facts(Shard::end_pending_children) {
             self.look_for_replica_garbage(child);
         }
         self.step_aside_if_broken();
@@ -323,7 +324,8 @@ impl Node {
 
     // ---- what may be asked of a node -------------------------------------------------------------------------------
 
-    /// The answer to a read of a key, if memory has it and nothing must be waited for. `heard` is a reading of the clock since the request came.
+    /// The answer to a read of a key, if memory has it and nothing must be waited for. `heard` is a reading of the clock since
+    /// the request came.
     pub fn read_at_once(&self, heard: Nanos, table: &str, op: &Op) -> Option<OpResult> {
         // What the coordinator has said may change who serves the region.
         if self.control.has_news() {
@@ -395,8 +397,8 @@ impl Node {
     }
 
     /// Pending children of this node, each with the term that it is to begin with.
-    pub fn pending_child(&self) -> impl Iterator<Item = (RegionId, Epoch)> {
-        self.shard.pending_child()
+    pub fn pending_children(&self) -> impl Iterator<Item = (RegionId, Epoch)> {
+        self.shard.pending_children()
     }
 
     /// Regions here whose primary has proposed a transfer, a split or a merge, and does not know the outcome.

@@ -3,8 +3,6 @@
 use super::{Front, Node, RegionInput};
 use crate::node::control::Proposer;
 use crate::node::control::operators::accepted;
-use crate::node::control::replica_gc::CopyUse;
-use crate::node::shard::Shard;
 use leeward_cluster::Outcome;
 use leeward_format::cluster::GroupConfig;
 use leeward_format::routing::Routing;
@@ -13,14 +11,6 @@ use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use leeward_region::machine::RegionMachine;
 use std::sync::Arc;
-
-/// What the node has of a region that may be unneeded.
-fn copy_use(shard: &Shard) -> impl Fn(RegionId) -> Option<CopyUse> {
-    |region| {
-        let machine = shard.machine(region)?;
-        Some(CopyUse { is_idle: machine.is_idle(), has_copy: machine.has_copy() })
-    }
-}
 
 impl Node {
     pub(super) fn follow_cluster(&mut self, now: Nanos) {
@@ -70,7 +60,7 @@ impl Node {
         let machine = self.shard.machine_or_new(region);
         let is_newer = |config: &Arc<GroupConfig>| machine.config().is_none_or(|known| known.epoch < config.epoch);
         let Some(config) = config.filter(is_newer) else { return };
-        self.control.is_configured(self.links.fabric().maps_memory(), &config);
+        self.control.will_configure(self.links.fabric().maps_memory(), &config);
         if planted(Bug::ReleaseEverything) {
             self.give(region, RegionInput::LeaseReleased);
         }
@@ -91,7 +81,7 @@ impl Node {
         self.with_front(|front, reach| front.link_changed(reach, server, up));
     }
 
-    /// Notes whether this server is a member of the region's group.
+    /// Notes whether this server is a member of the region's group, and tells its machine if the region has ended.
     pub(super) fn look_for_replica_garbage(&mut self, region: RegionId) {
         self.control.look_for_replica_garbage(region, self.shard.machine(region).is_some());
         if self.control.view().is_gone(region) && self.give(region, RegionInput::Ended) {
@@ -101,11 +91,11 @@ impl Node {
 
     /// Destroys unneeded copies, or takes the next step towards that.
     pub(super) fn collect_replica_garbage(&mut self) {
-        for region in self.control.destroyable(copy_use(&self.shard)) {
+        for region in self.control.destroyable(|region| self.shard.copy_use(region)) {
             tracing::info!(%region, "destroys an unneeded copy");
             self.give(region, RegionInput::NotNeeded);
         }
-        for region in self.control.collect_replica_garbage(copy_use(&self.shard)) {
+        for region in self.control.collect_replica_garbage(|region| self.shard.copy_use(region)) {
             self.forget(region);
         }
     }
@@ -117,6 +107,7 @@ impl Node {
         }
     }
 
+    /// The node steps aside for the others if its volume failed, or a region of its own is out of order.
     pub(super) fn step_aside_if_broken(&mut self) {
         let shard = &self.shard;
         let is_broken = shard.resources.volume.is_failed() || shard.has_broken(self.control.now());

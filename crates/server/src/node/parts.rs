@@ -6,13 +6,12 @@ use leeward_engine::{Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};
 use leeward_format::ServerId;
 use leeward_format::cluster::ServerInfo;
-use leeward_format::op::{Op, OpResult};
-use leeward_format::request::Once;
-use leeward_format::table::TableName;
+use leeward_format::op::OpResult;
 use leeward_platform::Nanos;
 use leeward_region::client_memory::ClientMemory;
 use leeward_region::effects::Checkpoints;
 use leeward_region::job::{Job, JobDone};
+use leeward_region::request::Request;
 use leeward_replication::Timing;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,18 +21,7 @@ pub enum Input {
     /// Time passed: every few tens of milliseconds.
     Tick,
     /// A client's operation.
-    Submit {
-        /// Identifies it.
-        token: Token,
-        /// The table that it is on.
-        table: TableName,
-        /// Executed here, forwarded, or refused.
-        op: Op,
-        /// Its request id and more, if it is to be executed once.
-        once: Option<Once>,
-        /// Answer [`leeward_format::op::OpError::NotPrimary`] instead of forwarding.
-        direct: bool,
-    },
+    Submit(Request),
     /// From the fabric.
     Link(ServerId, LinkEvent),
     /// From the coordinator.

@@ -2,12 +2,13 @@
 
 use crate::metrics::Dropped;
 use crate::node::Token;
-use crate::protocol_session::{ProtocolSession, Submission};
+use crate::protocol_session::ProtocolSession;
 use crate::quota::STEP_UNITS;
 use crate::session_context::Context;
 use bytes::{Buf, BytesMut};
 use leeward_format::op::OpResult;
 use leeward_platform::{BootClock, Clock, Nanos};
+use leeward_region::request::{ReplyTo, Request};
 use leeward_security::tls::{Channel, NodeTls};
 use mio::net::TcpStream;
 use std::collections::VecDeque;
@@ -62,7 +63,7 @@ pub(super) struct Connection {
     /// Number of the newest operation that was submitted.
     newest: u64,
     /// Operations of a long request that the node does not have yet. Nothing is read before it has them.
-    pub(super) unsubmitted: VecDeque<Submission>,
+    pub(super) unsubmitted: VecDeque<Request>,
     /// Nothing was read yet.
     is_new: bool,
     /// When the last bytes of a Redis client had come: the session, which may answer at once, gets no earlier time with them.
@@ -123,10 +124,11 @@ impl Connection {
         self.is_writable = true;
     }
 
-    /// The token of operation `number`, which is about to be submitted, on the connection `id`.
-    pub(super) fn token(&mut self, id: u64, number: u64) -> Token {
-        self.newest = self.newest.max(number);
-        Token::new(id, number)
+    /// An operation is about to be submitted.
+    pub(super) fn submits(&mut self, request: &Request) {
+        if let ReplyTo::Client(token) = request.to {
+            self.newest += token.distance_from(self.newest);
+        }
     }
 
     /// Hands the result of the operation `token` to the session.
@@ -137,7 +139,7 @@ impl Connection {
     }
 
     /// Reads once, if nothing is left of an earlier read. Lets the session act on it as far as the quota allows.
-    pub(super) fn read(&mut self, buffer: &mut [u8], context: &mut Context, submit: &mut Vec<Submission>) {
+    pub(super) fn read(&mut self, buffer: &mut [u8], context: &mut Context, submit: &mut Vec<Request>) {
         if !self.has_work() && self.is_readable && self.takes_input() && self.speaks_tls_if_it_must() {
             if !self.channel.is_established() {
                 // A signature takes as long as a step.
@@ -211,7 +213,7 @@ impl Connection {
         &mut self,
         most_output: usize,
         context: &mut Context,
-        submit: &mut Vec<Submission>,
+        submit: &mut Vec<Request>,
     ) -> Option<Dropped> {
         context.now = context.now.max(self.heard);
         loop {

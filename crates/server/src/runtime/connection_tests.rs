@@ -30,7 +30,7 @@ impl ProtocolSession for Waiting {
 
     fn complete(&mut self, _: u64, _: OpResult, _: &mut Context) {}
 
-    fn advance(&mut self, _: &mut Context, _: &mut Vec<Submission>) {
+    fn advance(&mut self, _: &mut Context, _: &mut Vec<Request>) {
         let seen = &mut *self.0.lock();
         if !seen.waits && !seen.stopped {
             seen.done.append(&mut seen.input);

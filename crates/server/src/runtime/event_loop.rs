@@ -25,12 +25,13 @@ use crate::cpu_accounting::CpuAccounting;
 use crate::figures::Heartbeat;
 use crate::metrics::{self, Dropped, Metrics};
 use crate::node::Input;
-use crate::protocol_session::{ProtocolSession, Submission};
+use crate::protocol_session::ProtocolSession;
 use crate::quota::Quota;
 use crate::{commands, native};
 use leeward_format::UnixMs;
 use leeward_platform::cpu::{self, Activity};
 use leeward_platform::{BootClock, Clock, Nanos};
+use leeward_region::request::Request;
 use leeward_security::tls::NodeTls;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll};
@@ -82,7 +83,7 @@ pub(super) struct EventLoop {
     pub(super) connections: Connections,
     pub(super) ready_list: ReadyList,
     pub(super) shortage: Shortage,
-    pub(super) submissions: Vec<Submission>,
+    pub(super) submissions: Vec<Request>,
     pub(super) buffer: Vec<u8>,
     /// Work that did not fit in the turns so far.
     pub(super) backlog: Backlog,

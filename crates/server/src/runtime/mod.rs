@@ -29,7 +29,7 @@ mod turn;
 mod visitors;
 
 use crate::NodeConfig;
-use crate::admin::{self, Admin, Asking, Door, Hosts};
+use crate::admin::{self, Admin, AdminEntry, Asking, Hosts};
 use crate::channel::{Doorbell, Event, event_channel};
 use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
 use crate::cpu_accounting::{CpuAccounting, SAMPLED_THREAD};
@@ -188,9 +188,9 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     };
     let cpu_accounting = Arc::new(CpuAccounting::default());
     let asking = Asking::new(doorbell.clone(), cpu_accounting.clone());
-    let door = door(config, password_thread.passwords().clone());
+    let entry = admin_entry(config, password_thread.passwords().clone());
     let admin =
-        Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics, door).map_err(system("admin thread"))?;
+        Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics, entry).map_err(system("admin thread"))?;
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
     let pool = Pool::start(config.storage.job_threads, &doorbell, &cpu_accounting).map_err(system("job pool"))?;
@@ -218,12 +218,12 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
 }
 
 /// What the admin port knows of users and of its names.
-fn door(config: &NodeConfig, passwords: Passwords) -> Door {
+fn admin_entry(config: &NodeConfig, passwords: Passwords) -> AdminEntry {
     let hosts = match config.tls.tls_ca {
         Some(_) => Hosts::Any,
         None => Hosts::Own(config.network.advertise_host.clone()),
     };
-    Door { passwords, is_protected: !config.network.insecure_listen, hosts }
+    AdminEntry { passwords, is_protected: !config.network.insecure_listen, hosts }
 }
 
 impl Server {

@@ -11,7 +11,6 @@ use super::event_loop::EventLoop;
 use crate::channel::Event;
 use crate::node::Input;
 use crate::node::links::frames_in;
-use crate::protocol_session::Submission;
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota, STEP_UNITS};
 use crate::shares::Shares;
 use leeward_fabric::LinkEvent;
@@ -264,13 +263,12 @@ impl EventLoop {
         let mut quota = Quota::default();
         let mut is_any = false;
         while !quota.is_used_up()
-            && let Some(submission) = connection.unsubmitted.pop_front().or_else(|| read.next())
+            && let Some(request) = connection.unsubmitted.pop_front().or_else(|| read.next())
         {
-            let Submission { number, table, op, once, direct } = submission;
             quota.take(OPERATION_UNITS);
-            quota.take_bytes(bytes_of(&op));
-            let token = connection.token(id, number);
-            self.driver.handle(now, Input::Submit { token, table, op, once, direct });
+            quota.take_bytes(bytes_of(&request.op));
+            connection.submits(&request);
+            self.driver.handle(now, Input::Submit(request));
             is_any = true;
         }
         connection.unsubmitted.extend(read);

@@ -122,7 +122,7 @@ impl World {
             self.bounds.merges_begun += 1;
             self.may_end(node, self.bounds.merges_begun);
         }
-        let trying: Vec<_> = self.machines[node].node.iter().flat_map(|node| node.pending_child()).collect();
+        let trying: Vec<_> = self.machines[node].node.iter().flat_map(|node| node.pending_children()).collect();
         let before = self.bounds.trying.insert(node, trying.clone()).unwrap_or_default();
         for (region, term) in trying.into_iter().filter(|one| !before.contains(one)) {
             if !self.bounds.attempts.insert((region, term)) {

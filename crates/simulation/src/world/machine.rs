@@ -17,6 +17,7 @@ use leeward_format::{Epoch, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
 use leeward_platform::{Disk, Entropy, Nanos, Rng, Secrets, SimDisk};
 use leeward_region::client_memory::ClientMemory;
+use leeward_region::request::{Naming, ReplyTo, Request};
 use leeward_server::node::{Input, Job, Node, NodeParts, NodeTiming, Outbox, Token, links};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -503,7 +504,12 @@ impl World {
 
 /// The answer to a read of a client that the node gives at once, as to Redis clients. Every second read goes the usual way.
 fn at_once(node: &Node, now: Nanos, input: &Input) -> Option<(Token, OpResult)> {
-    let Input::Submit { token, table, op, once: None, direct: false } = input else { return None };
+    let Input::Submit(Request {
+        to: ReplyTo::Client(token), table, op, naming: Naming::Unnamed, is_direct: false, ..
+    }) = input
+    else {
+        return None;
+    };
     let result = token.0.is_multiple_of(2).then(|| node.read_at_once(now, table, op))?;
     Some((*token, result?))
 }

@@ -51,11 +51,13 @@ use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
 use leeward_format::hash_index::narrow_tags;
 use leeward_format::op::{Op, OpResult};
+use leeward_format::request::Once;
 use leeward_format::status::RegionStatus;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::{Epoch, RegionId, ServerId, TableId};
 use leeward_platform::planted::set_most_index_bytes;
 use leeward_platform::{Nanos, Rng};
+use leeward_region::request::{ReplyTo, Request as Operation};
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
 use machine::Machine;
 use parking_lot::Mutex;
@@ -501,7 +503,13 @@ impl World {
         self.push(self.now + self.load.timeout(), Event::Timeout { client, token: request.token });
         let Request { token, node, op, once } = request;
         self.note_asked(node, token, &op);
-        self.input(node, Input::Submit { token, table: TableName::default(), op, once, direct: false });
+        self.submit(node, token, op, once, false);
+    }
+
+    /// A client's operation comes to a node.
+    fn submit(&mut self, node: NodeId, token: Token, op: Op, once: Option<Once>, is_direct: bool) {
+        let request = Operation::new(self.now, ReplyTo::Client(token), TableName::default(), op, once);
+        self.input(node, Input::Submit(Operation { is_direct, ..request }));
     }
 
     fn answered(&mut self, node: NodeId, token: Token, result: OpResult) {

@@ -8,10 +8,9 @@ use bytes::Bytes;
 use leeward_format::cluster::{Member, RegionRequest};
 use leeward_format::merge::{self, Page};
 use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, RangeOp, ScanRange};
-use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
-use leeward_server::node::{Input, Node, Token};
+use leeward_server::node::{Node, Token};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Within this time after the last fault the cluster must be well, or learners must have received more segments. In every second
@@ -333,7 +332,7 @@ impl World {
         let token = Token(self.next_question);
         self.next_question += 1;
         self.questions.insert(token, None);
-        self.input(node, Input::Submit { token, table: TableName::default(), op, once: None, direct: false });
+        self.submit(node, token, op, None, false);
         token
     }
 

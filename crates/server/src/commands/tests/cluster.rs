@@ -1,6 +1,6 @@
 //! Clients in cluster mode: what they are told of slots, and where they are sent.
 
-use super::fake::Fake;
+use super::fake::{Fake, number_of};
 use crate::node::PeerSettings;
 use crate::protocol_session::ProtocolSession;
 use crate::redirects::REDIRECT_AFTER;
@@ -367,7 +367,7 @@ fn backups_answer_readers_where_the_table_allows_it() {
         assert_eq!(fake.run("READONLY"), "+OK|");
         fake.feed(b"GET foo\r\n");
         if let Some(asked) = fake.waiting.pop() {
-            fake.complete(asked.number, OpResult::Value(None));
+            fake.complete(number_of(&asked), OpResult::Value(None));
         }
         assert_eq!(fake.take_output(), expected);
         assert_eq!(fake.run("SET foo 1"), moved, "no backup writes");

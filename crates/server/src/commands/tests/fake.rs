@@ -3,7 +3,7 @@
 use crate::commands::Session;
 use crate::cursors::Cursors;
 use crate::node::PeerSettings;
-use crate::protocol_session::{ProtocolSession, Submission};
+use crate::protocol_session::ProtocolSession;
 use crate::quota::{Quota, STEP_UNITS};
 use crate::session_context::{AskNode, Context, Facts, SharedBySessions, check_op};
 use crate::users::{Audit, Gate};
@@ -18,6 +18,7 @@ use leeward_format::user::Users;
 use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, ServerId, UnixMs, VolumeId};
 use leeward_platform::Nanos;
 use leeward_region::client_memory::ClientMemory;
+use leeward_region::request::{Naming, ReplyTo, Request};
 use leeward_region::serving::decide::{Current, Decision, decide};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -214,7 +215,7 @@ pub(super) struct Fake {
     pub(super) shared: SharedBySessions,
     pub(super) session: Session,
     /// Operations that were submitted and not executed.
-    pub(super) waiting: Vec<Submission>,
+    pub(super) waiting: Vec<Request>,
     pub(super) now: Nanos,
     /// The quota of a step.
     pub(super) units: u32,
@@ -288,7 +289,7 @@ impl Fake {
         self.with(|session, context, waiting| session.advance(context, waiting));
     }
 
-    pub(super) fn with<T>(&mut self, act: impl FnOnce(&mut Session, &mut Context, &mut Vec<Submission>) -> T) -> T {
+    pub(super) fn with<T>(&mut self, act: impl FnOnce(&mut Session, &mut Context, &mut Vec<Request>) -> T) -> T {
         let mut context = Context {
             now: self.now,
             routes: self.node.routes(),
@@ -304,10 +305,11 @@ impl Fake {
 
     /// Executes the waiting operation at `index` and answers it.
     pub(super) fn answer(&mut self, index: usize) {
-        let Submission { number, table, op, direct, once } = self.waiting.remove(index);
-        assert_eq!(once, None, "nodes give names, not connections");
-        assert!(!direct, "a Redis client's operations are forwarded");
-        let result = self.node.execute(table, op);
+        let request = self.waiting.remove(index);
+        assert!(matches!(request.naming, Naming::Unnamed), "nodes give names, not connections");
+        assert!(!request.is_direct, "a Redis client's operations are forwarded");
+        let number = number_of(&request);
+        let result = self.node.execute(request.table, request.op);
         self.complete(number, result);
     }
 
@@ -346,4 +348,10 @@ impl Fake {
     pub(super) fn run(&mut self, line: &str) -> String {
         self.run_bytes(format!("{line}\r\n").as_bytes())
     }
+}
+
+/// The number of an operation on its connection.
+pub(super) fn number_of(request: &Request) -> u64 {
+    let ReplyTo::Client(token) = request.to else { panic!("a client's") };
+    token.distance_from(0)
 }

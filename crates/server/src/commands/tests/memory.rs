@@ -1,6 +1,6 @@
 //! The account of all clients: what sessions hold is charged before they hold it, and bounded over all of them.
 
-use super::fake::Fake;
+use super::fake::{Fake, number_of};
 use crate::clients::Client;
 use crate::protocol_session::ProtocolSession;
 use crate::resp::ARGUMENT_BYTES;
@@ -45,7 +45,7 @@ fn answer_all(fake: &mut Fake, memory: &ClientMemory, alive: &Arc<AtomicUsize>) 
     fake.advance();
     let mut is_any = false;
     while !fake.waiting.is_empty() && !memory.is_full() {
-        let number = fake.waiting.remove(0).number;
+        let number = number_of(&fake.waiting.remove(0));
         fake.complete(number, value(number, alive));
         is_any = true;
     }

@@ -1,6 +1,6 @@
 //! Order, batches, back-pressure and the end of connections.
 
-use super::fake::Fake;
+use super::fake::{Fake, number_of};
 use crate::commands::MAX_REPLY_BYTES;
 use crate::protocol_session::ProtocolSession;
 use bytes::{Buf, Bytes};
@@ -15,8 +15,10 @@ fn a_pipeline_is_submitted_whole_and_answered_in_order() {
     assert_eq!(fake.waiting.len(), 4, "all of it at once");
     assert_eq!(fake.take_output(), "");
     // The node executes them in order and answers them in any.
-    let results: Vec<(u64, OpResult)> =
-        std::mem::take(&mut fake.waiting).into_iter().map(|s| (s.number, fake.node.execute(s.table, s.op))).collect();
+    let results: Vec<(u64, OpResult)> = std::mem::take(&mut fake.waiting)
+        .into_iter()
+        .map(|s| (number_of(&s), fake.node.execute(s.table, s.op)))
+        .collect();
     for index in [3, 1, 0] {
         let (number, result) = results[index].clone();
         fake.complete(number, result);
@@ -223,7 +225,7 @@ fn a_scan_that_does_not_advance_is_an_error_not_a_loop() {
     let mut fake = Fake::new(&[]);
     for (command, resume) in [("KRANGE b z", "b"), ("KRANGE b z", "a"), ("KRANGE b z REV", "z")] {
         fake.feed(format!("{command}\r\n").as_bytes());
-        let number = fake.waiting.remove(0).number;
+        let number = number_of(&fake.waiting.remove(0));
         fake.complete(number, OpResult::Entries { entries: Vec::new(), resume: Some(resume.into()) });
         assert_eq!(fake.take_output(), "-UNAVAILABLE the primary's answer to a scan does not advance|", "{command}");
     }
@@ -234,7 +236,7 @@ fn a_value_that_went_with_a_lost_answer_is_not_called_absent() {
     for (old, expected) in [(Some("v"), "$1|v|"), (None, "-UNKNOWN")] {
         let mut fake = Fake::new(&[]);
         fake.feed(b"GETDEL a\r\n");
-        let number = fake.waiting.remove(0).number;
+        let number = number_of(&fake.waiting.remove(0));
         fake.complete(number, OpResult::Deleted { done: true, old: old.map(Bytes::from), version: None });
         let reply = fake.take_output();
         assert!(reply.starts_with(expected), "{reply}");
@@ -250,7 +252,7 @@ fn a_result_of_the_wrong_kind_is_an_error_not_a_panic() {
         fake.feed(format!("{command}\r\n").as_bytes());
         let is_entries = matches!(fake.waiting[0].op, Op::Scan(_));
         let wrong = if is_entries { OpResult::Integer(1) } else { OpResult::Entries { entries: vec![], resume: None } };
-        let number = fake.waiting.remove(0).number;
+        let number = number_of(&fake.waiting.remove(0));
         fake.complete(number, wrong);
         assert_ne!(fake.take_output(), "", "{command} answers something");
     }
@@ -300,7 +302,7 @@ proptest! {
             fake.feed(piece.unwrap_or_default());
             // The node executes operations in the order of their submission ...
             for submission in std::mem::take(&mut fake.waiting) {
-                done.push((submission.number, fake.node.execute(submission.table, submission.op)));
+                done.push((number_of(&submission), fake.node.execute(submission.table, submission.op)));
             }
             // ... and answers them in any order.
             if !done.is_empty() {

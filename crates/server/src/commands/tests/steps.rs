@@ -1,6 +1,6 @@
 //! Work that a client can make long is done in steps, and each step ends when its quota is used up.
 
-use super::fake::Fake;
+use super::fake::{Fake, number_of};
 use crate::protocol_session::ProtocolSession;
 use crate::quota::{COMMAND_UNITS, STEP_UNITS};
 use bytes::Buf;
@@ -90,7 +90,7 @@ fn a_page_is_matched_against_a_hostile_pattern_in_steps_and_a_write_waits_for_th
     let pattern = format!("*{}b", "a".repeat(1500));
     fake.feed(format!("KEYS {pattern}\r\nSET z 1\r\nPING\r\n").as_bytes());
     assert_eq!(fake.waiting.len(), 1, "the write waits for the scan");
-    let number = fake.waiting.remove(0).number;
+    let number = number_of(&fake.waiting.remove(0));
     let entries = fake.node.keys().clone().into_iter().collect();
     fake.with(|session, context, _| {
         let page = OpResult::Entries { entries, resume: None };

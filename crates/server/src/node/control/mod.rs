@@ -10,9 +10,10 @@
 //! | `settings` | settings that are to be the same on all nodes |
 //! | `admission`, `catch_up` | how many copies sync at a time, and how fast |
 //! | `clock` | the two clocks that a node compares |
+//! | `operators` | what operators ask of the cluster |
 //!
-//! It sees no region and no request. What it needs to know of them comes with the call, and what they are to do is in the
-//! answer. It sends what is between it and the control of other nodes.
+//! It sees no region, and of operations those of operators alone. What it needs to know of regions comes with the call, and what
+//! they are to do is in the answer. It sends what is between it and the control of other nodes.
 //!
 //! Belongs to the node's thread.
 
@@ -63,7 +64,7 @@ pub(super) enum Proposer {
     Operator(ReplyTo),
 }
 
-/// The state of a node besides that of its regions and of requests.
+/// What a node knows of the cluster, and its part in it.
 pub(super) struct NodeControl {
     resources: Arc<NodeResources>,
     agent: Agent,
@@ -180,7 +181,7 @@ impl NodeControl {
     }
 
     /// A region has another configuration, which the shard is about to be given.
-    pub(super) fn is_configured(&mut self, maps_memory: bool, config: &GroupConfig) {
+    pub(super) fn will_configure(&mut self, maps_memory: bool, config: &GroupConfig) {
         let is_read = |TableOptions { reads, .. }: &TableOptions| {
             reads.index == IndexKind::Hybrid || maps_memory && reads.is_at_backups()
         };
@@ -293,7 +294,7 @@ impl NodeControl {
         self.agent.step_aside(self.clock.now, !is_needed);
     }
 
-    // ---- presence --------------------------------------------------------------------------------------------------
+    // ---- this node -------------------------------------------------------------------------------------------------
 
     /// Tells the operator if this node is not part of the cluster, and when it is again.
     pub(super) fn look_for_not_joined(&mut self, now: Nanos) {

@@ -205,9 +205,11 @@ impl Front {
 
 impl Reach<'_> {
     /// Whether backups answer this scan, so that this node sends it to one of them, or asks the primary itself if it is one.
-    pub(super) fn is_for_backups(&self, request: &Request, way: Travel) -> bool {
+    pub(super) fn is_for_backups(&self, request: &Request, travel: Travel) -> bool {
         let table = || self.control.view().table(&request.table);
-        way == Travel::Any && request.op.is_scan() && table().is_some_and(|table| table.reads.scans == Scans::Backups)
+        travel == Travel::Any
+            && request.op.is_scan()
+            && table().is_some_and(|table| table.reads.scans == Scans::Backups)
     }
 
     /// The copy here that can be read and is in sync with the primary of the region's configuration.
@@ -231,27 +233,27 @@ impl Front {
     }
 
     /// A read that accepts no staleness, of a region with this configuration.
-    pub(super) fn read_fresh(&mut self, reach: &mut Reach, config: &GroupConfig, request: Request, way: Travel) {
+    pub(super) fn read_fresh(&mut self, reach: &mut Reach, config: &GroupConfig, request: Request, travel: Travel) {
         let (now, region) = (reach.now(), config.region);
         if reach.shard.machine(region).is_some_and(RegionMachine::is_unread_backup) {
             reach.give(region, RegionInput::ReadsWait);
         }
         let is_followed = reach.shard.machine(region).is_some_and(|machine| machine.followed(config).is_some());
         if is_followed && !reach.shard.resources.clients.is_full() {
-            if let Some((request, way)) = self.fresh.wait(reach.links.fabric(), region, (request, way)) {
-                self.route(reach, request, way);
+            if let Some((request, travel)) = self.fresh.wait(reach.links.fabric(), region, (request, travel)) {
+                self.route(reach, request, travel);
             }
             return;
         }
         let may_ask = |server: &ServerId| reach.links.is_up(*server) && self.fresh.may_ask(now, region, *server);
         let backups: Vec<ServerId> = config.backups.iter().map(|backup| backup.server).filter(may_ask).collect();
-        if backups.is_empty() || is_followed || !reach.is_for_backups(&request, way) {
-            return self.route(reach, request, way);
+        if backups.is_empty() || is_followed || !reach.is_for_backups(&request, travel) {
+            return self.route(reach, request, travel);
         }
         self.fresh.turns = self.fresh.turns.wrapping_add(1);
         let server = backups[self.fresh.turns % backups.len()];
         if self.forwarding.in_flight.must_wait(server) {
-            return self.route(reach, request, way);
+            return self.route(reach, request, travel);
         }
         let (table, op) = (request.table.clone(), Read::stale(request.op.clone(), 0));
         let id = self.forwarding.send_to_backup(request, region, server);
@@ -336,8 +338,8 @@ impl Front {
     }
 
     fn route_all(&mut self, reach: &mut Reach, reads: Vec<(Request, Travel)>) {
-        for (request, way) in reads {
-            self.route(reach, request, way);
+        for (request, travel) in reads {
+            self.route(reach, request, travel);
         }
     }
 }

@@ -87,18 +87,18 @@ impl Front {
     }
 
     /// An operation on the pairs of a table has come.
-    pub(super) fn submit(&mut self, reach: &mut Reach, request: Request, way: Travel) {
+    pub(super) fn submit(&mut self, reach: &mut Reach, request: Request, travel: Travel) {
         match request {
-            Request { since, to, table, op: Op::Stale { at_most_ms, read }, naming } => {
-                let request = Request { since, to, table, op: read.op(), naming };
-                self.read_at_backup(reach, at_most_ms, request, way);
+            Request { since, to, table, op: Op::Stale { at_most_ms, read }, naming, is_direct } => {
+                let request = Request { since, to, table, op: read.op(), naming, is_direct };
+                self.read_at_backup(reach, at_most_ms, request, travel);
             }
-            request if reach.is_for_backups(&request, way) => self.read_at_backup(reach, 0, request, way),
-            request => self.route(reach, request, way),
+            request if reach.is_for_backups(&request, travel) => self.read_at_backup(reach, 0, request, travel),
+            request => self.route(reach, request, travel),
         }
     }
 
-    pub(super) fn route(&mut self, reach: &mut Reach, mut request: Request, way: Travel) {
+    pub(super) fn route(&mut self, reach: &mut Reach, mut request: Request, travel: Travel) {
         let to = request.to;
         if request.op.lacks_region(reach.control.routes(), &request.table) {
             let error = Op::region_missing(&request.table);
@@ -112,7 +112,7 @@ impl Front {
             };
             return self.refuse(reach, request, error);
         };
-        let is_about_to_serve = reach.is_about_to_serve((epoch, primary), way);
+        let is_about_to_serve = reach.is_about_to_serve((epoch, primary), travel);
         if is_about_to_serve || reach.shard.open(region).is_some() {
             request = self.forward_to_self(reach, region, request);
         }
@@ -131,7 +131,7 @@ impl Front {
         }
         let error = match primary {
             Some(primary) if primary.server == reach.control.me().server => reach.control.not_serving(region),
-            Some(_) if way != Travel::Any => OpError::NotPrimary { region, epoch },
+            Some(_) if travel != Travel::Any => OpError::NotPrimary { region, epoch },
             Some(primary) if reach.links.is_up(primary.server) => {
                 if self.forwarding.in_flight.must_wait(primary.server) {
                     return self.forwarding.in_flight.wait(primary.server, request);

@@ -98,26 +98,26 @@ impl Front {
     }
 
     /// A read that any member may answer. This node answers it if it is a member that can, and routes it otherwise.
-    pub(super) fn read_at_backup(&mut self, reach: &mut Reach, at_most_ms: u32, request: Request, way: Travel) {
+    pub(super) fn read_at_backup(&mut self, reach: &mut Reach, at_most_ms: u32, request: Request, travel: Travel) {
         let is_scan = request.op.key().is_none();
         let table = reach.control.view().table(&request.table);
         let Some(at_most_ms) = table.and_then(|table| table.reads.at_most(at_most_ms, is_scan)) else {
-            return self.route(reach, request, way);
+            return self.route(reach, request, travel);
         };
         // A scan is cut at the bounds of the region that the routes name for it.
         let may_be_cut = is_scan && reach.control.routes().is_ambiguous();
         let config = request.op.region_in(reach.control.routes(), &request.table).filter(|_| !may_be_cut);
-        let Some(config) = config.cloned() else { return self.route(reach, request, way) };
+        let Some(config) = config.cloned() else { return self.route(reach, request, travel) };
         if at_most_ms == 0 {
-            return self.read_fresh(reach, &config, request, way);
+            return self.read_fresh(reach, &config, request, travel);
         }
         let machine = reach.shard.machine(config.region);
         match machine.and_then(|machine| machine.readable(&config)) {
             Some((copy, known)) if reach.control.age_ms(known.heard) <= u64::from(at_most_ms) => {
                 let (state, bound) = ((&*copy, known.lsn, reach.shard.resources.wall.now()), (known.heard, at_most_ms));
-                self.begin_read(reach, state, &config, (request, way), Some(bound));
+                self.begin_read(reach, state, &config, (request, travel), Some(bound));
             }
-            _ => self.route(reach, request, way),
+            _ => self.route(reach, request, travel),
         }
     }
 
@@ -127,7 +127,7 @@ impl Front {
         reach: &mut Reach,
         (copy, lsn, wall): (&Region, Lsn, UnixMs),
         config: &GroupConfig,
-        (request, way): (Request, Travel),
+        (request, travel): (Request, Travel),
         bound: Option<(ClockReading, u32)>,
     ) {
         let snapshot = copy.snapshot(lsn, wall);
@@ -136,7 +136,7 @@ impl Front {
         // A compaction since may have merged a trim, which deletes keys that another region has by now.
         let is_as_of_it = snapshot.lsn() == lsn && !clients.is_full();
         let Some(partition) = partition.filter(|_| is_as_of_it) else {
-            return self.route(reach, request, way);
+            return self.route(reach, request, travel);
         };
         let read = Box::new(BackupRead { request, lsn, bound });
         let bounds = key_bounds(config, partition);

@@ -9,8 +9,8 @@ use leeward_region::machine::RegionMachine;
 impl Reach<'_> {
     /// Whether this node is about to serve a region, whose configuration it knows with this epoch and primary. It is if it is
     /// that primary, or if the node that sent an operation here knows a newer configuration.
-    pub(super) fn is_about_to_serve(&self, (known, primary): (Epoch, Option<Member>), way: Travel) -> bool {
-        let knows_less = matches!(way, Travel::Forwarded(epoch) if epoch > known);
+    pub(super) fn is_about_to_serve(&self, (known, primary): (Epoch, Option<Member>), travel: Travel) -> bool {
+        let knows_less = matches!(travel, Travel::Forwarded(epoch) if epoch > known);
         self.control.is_unique() && (knows_less || primary == Some(self.control.me()))
     }
 }

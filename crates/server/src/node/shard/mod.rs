@@ -1,9 +1,9 @@
 //! A set of regions on this node, and what they share: which of them are idle, when they save, how two of them act together.
 //!
 //! ```text
-//!   NodeControl --orders--> Shard --(region, Input)--> RegionMachine
-//!        ^                    |  <------ Effects ---------'
-//!        '------ Node executes what goes beyond the shard
+//!   Node, front --calls--> Shard --(region, Input)--> RegionMachine
+//!        ^                   |  <------ Effects ---------'
+//!        '-- executes what goes beyond the shard; facts of control and links come with each call
 //! ```
 //!
 //! | file | holds |
@@ -29,6 +29,7 @@ mod reshape;
 mod saving;
 
 use crate::node::control::NodeControl;
+use crate::node::control::replica_gc::CopyUse;
 use crate::node::links::Links;
 use crate::node::parts::NodeTiming;
 use idle::IdleRegions;
@@ -51,7 +52,7 @@ use saving::TailSaver;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What a region may ask of its node.
+/// What control and links know, of which a region sees what [`Facts`] ask.
 #[derive(Clone, Copy)]
 pub(super) struct NodeFacts<'a> {
     pub(super) control: &'a NodeControl,
@@ -112,6 +113,12 @@ impl Shard {
             jobs: Vec::new(),
             given_work: BTreeSet::new(),
         }
+    }
+
+    /// What the node has of a region that may be unneeded.
+    pub(super) fn copy_use(&self, region: RegionId) -> Option<CopyUse> {
+        let machine = self.machine(region)?;
+        Some(CopyUse { is_idle: machine.is_idle(), has_copy: machine.has_copy() })
     }
 
     fn volume(&self) -> &Volume {
@@ -191,7 +198,7 @@ impl Shard {
         self.jobs.push(Job::new(class, account, region, work));
     }
 
-    /// Removes the machine of a region of which this node has nothing. Answers whether it has.
+    /// Removes the machine of a region of which this node has nothing. Answers whether it was removed.
     pub(super) fn forget(&mut self, now: Nanos, region: RegionId) -> bool {
         let me = self.resources.me.server;
         let is_member =

@@ -13,9 +13,9 @@ use crate::{CONTEXT, DirectReads};
 use bytes::Bytes;
 use leeward_fabric::{LinkEvent, PeerId, SimNetwork};
 use leeward_format::op::{Op, OpResult};
-use leeward_format::table::{DEFAULT_TABLE, TableName};
+use leeward_format::table::DEFAULT_TABLE;
 use leeward_platform::{Nanos, Rng};
-use leeward_server::node::{Input, Token, links};
+use leeward_server::node::{Token, links};
 use reader::{DirectReader, Next};
 
 /// Tokens from here on are of direct readers: the reader is in these bits, and below them a number.
@@ -119,7 +119,7 @@ impl World {
                 self.go_on(reader, next);
             }
             DirectEvent::Question { node, token, op } => {
-                self.input(node, Input::Submit { token, table: TableName::default(), op, once: None, direct: true });
+                self.submit(node, token, op, None, true);
             }
             DirectEvent::Answer { token, result } => {
                 let answer = if let OpResult::HashIndex(answer) = result { Some(*answer) } else { None };
@@ -221,8 +221,7 @@ impl World {
             let token = self.direct.token(reader);
             if let Some(question) = self.direct.readers[reader].ask_again(self.now, node, token) {
                 self.direct.is_slow = true;
-                let (table, op) = (TableName::default(), Op::HashIndex(Box::new(question)));
-                self.input(node, Input::Submit { token, table, op, once: None, direct: true });
+                self.submit(node, token, Op::HashIndex(Box::new(question)), None, true);
                 self.network.hold_stores(links::peer(server_id(node)), 0, Nanos::ZERO);
                 self.finish_turns();
                 self.direct.is_slow = false;
@@ -236,8 +235,7 @@ impl World {
         let Some(node) = self.any_node() else { return };
         let token = self.direct.token(reader);
         self.direct.requests[reader] = Some((token, look));
-        let (table, op) = (TableName::default(), Op::Get { key });
-        self.input(node, Input::Submit { token, table, op, once: None, direct: false });
+        self.submit(node, token, Op::Get { key }, None, false);
     }
 
     /// A node has answered a request or a question of a reader.

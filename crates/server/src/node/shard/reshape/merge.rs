@@ -6,8 +6,8 @@
 //!  target:  is marked         | LSNs skipped, range cleared | pairs appended | durable everywhere |          goes on, wider
 //! ```
 //! Both regions have their primary on this node: the master moves the source's primary to the server of the target's primary.
-//! The source quiesces ([`leeward_region::serving::reshape::quiesce`]). The target goes on, and appends the source's pairs as records that
-//! no client sees, since their keys are not its own yet. Then one operation of the coordinator widens the target's
+//! The source quiesces ([`leeward_region::serving::reshape::quiesce`]). The target goes on, and appends the source's pairs as
+//! records that no client sees, since their keys are not its own yet. Then one operation of the coordinator widens the target's
 //! configuration and removes the source's.
 //!
 //! Invariants:
@@ -16,8 +16,9 @@
 //! - The operation is proposed only once all copied pairs are committed, and durable with every member of the target. So what
 //!   was durable before does not come to depend on memory. The coordinator refuses it if either configuration has changed since
 //!   the copy began.
-//! - The target is marked in its configuration before the copy begins ([`leeward_format::cluster::GroupConfig::holding_more`]). So any later primary of
-//!   the target finds what a failed attempt has left, and deletes it as after a split. While the merge runs nothing is deleted.
+//! - The target is marked in its configuration before the copy begins ([`leeward_format::cluster::GroupConfig::holding_more`]).
+//!   So any later primary of the target finds what a failed attempt has left, and deletes it as after a split. While the merge
+//!   runs nothing is deleted.
 //! - In each attempt the target skips LSNs beyond the last one of the source. So a pair's version never occurs twice. The
 //!   target forgets requests that it does not know by then, since the source may have executed them. It knows a request that
 //!   wrote a pair as the pair is now, since the request's id is copied with the pair.
@@ -122,7 +123,7 @@ impl Shard {
         }
     }
 
-    /// Advances the merge that is under way by a step. To be called at the end of each turn until it answers none. The answer are
+    /// Advances the merge that is under way by a step. To be called at the end of each turn until it answers none. It answers
     /// the two regions that acted, whose turn goes on.
     pub(in crate::node) fn advance_merge(&mut self, facts: NodeFacts) -> Option<[RegionId; 2]> {
         let mut merging = self.reshaping.merging.take()?;

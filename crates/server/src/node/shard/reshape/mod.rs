@@ -1,4 +1,5 @@
-//! The splits and merges of a node: how two regions act together. What each does by itself is in [`leeward_region::serving::reshape`].
+//! The splits and merges of a node: how two regions act together. What each does by itself is in
+//! [`leeward_region::serving::reshape`].
 //!
 //! | file | holds |
 //! |---|---|

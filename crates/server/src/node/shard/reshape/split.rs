@@ -4,9 +4,9 @@
 //!  parent:  a plan --a key, a fresh epoch--> Quiesced ------------------------------> Proposed ---> Active
 //!  child:                                       | split, opened | in sync with all |    activated: it opens
 //! ```
-//! The parent's primary quiesces ([`leeward_region::serving::reshape::quiesce`]), and has the engine split its region. It brings every
-//! member in sync with the child by the sessions that any region has. The members find all of the child on their volumes. Then
-//! one operation of the coordinator makes the child's configuration and cuts the parent's.
+//! The parent's primary quiesces ([`leeward_region::serving::reshape::quiesce`]), and has the engine split its region. It
+//! brings every member in sync with the child by the sessions that any region has. The members find all of the child on their
+//! volumes. Then one operation of the coordinator makes the child's configuration and cuts the parent's.
 //!
 //! Invariants:
 //! - Until that operation is done the child is in no configuration. It answers nothing, and no node relies on it. Any event in
@@ -79,14 +79,14 @@ impl Shard {
     }
 
     /// Pending children of this node, each with the term that it is to begin with.
-    pub(in crate::node) fn pending_child(&self) -> impl Iterator<Item = (RegionId, Epoch)> {
+    pub(in crate::node) fn pending_children(&self) -> impl Iterator<Item = (RegionId, Epoch)> {
         self.served().filter(|serving| serving.pending_child().is_some()).map(|serving| (serving.id(), serving.term()))
     }
 
     /// Gives up pending children whose parent is no longer quiesced for them.
     ///
     /// Answers which were given up: where the plan was cancelled, the copy of the child is of no use any more.
-    pub(in crate::node) fn end_pending_child(&mut self, facts: NodeFacts) -> Vec<RegionId> {
+    pub(in crate::node) fn end_pending_children(&mut self, facts: NodeFacts) -> Vec<RegionId> {
         // A pending child is never idle, so these include all of them.
         let looked_at = self.idle.looked_at().iter();
         let pending = looked_at.filter_map(|child| Some((*child, self.machine(*child)?.pending_child()?)));

@@ -18,7 +18,7 @@ use leeward_security::passwords::Password;
 use std::collections::BTreeSet;
 
 /// Who a native connection is, and what it may see.
-pub(super) struct Door {
+pub(super) struct NativeUser {
     pub(super) identity: Identity,
     /// The password thread is asked.
     pub(super) is_waiting: bool,
@@ -26,9 +26,9 @@ pub(super) struct Door {
     indexed: BTreeSet<String>,
 }
 
-impl Door {
-    pub(super) fn new(address: &str) -> Door {
-        Door { identity: Identity::from(address), is_waiting: false, indexed: BTreeSet::new() }
+impl NativeUser {
+    pub(super) fn new(address: &str) -> NativeUser {
+        NativeUser { identity: Identity::from(address), is_waiting: false, indexed: BTreeSet::new() }
     }
 
     /// Follows the users as they are now. `false`: the connection must end, because its user is gone, or may not read any
@@ -215,5 +215,5 @@ fn visible(user: &CompiledUser, map: RegionMap) -> RegionMap {
 }
 
 #[cfg(test)]
-#[path = "door_tests.rs"]
+#[path = "user_tests.rs"]
 mod tests;
