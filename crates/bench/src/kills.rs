@@ -8,8 +8,7 @@
 use crate::ledger::Ledger;
 use crate::meter::Meter;
 
-use crate::options::UNBOUNDED;
-use crate::options::{BenchError, Options, client_options};
+use crate::options::{BenchError, Options, UNBOUNDED, client_options};
 use bytes::{BufMut, BytesMut};
 use indicatif::ProgressBar;
 use leeward_client::{

@@ -6,8 +6,7 @@ use crate::keys::Mix;
 use crate::ledger::Ledger;
 use crate::options::{self, Failure, NODES};
 use crate::records::Records;
-use crate::starter::Link;
-use crate::starter::{Started, Starter, WantedCluster};
+use crate::starter::{Link, Started, Starter, WantedCluster};
 use crate::worker::{Measured, PhaseState, Worker};
 use crate::workload::Workload;
 use crate::ycsb;
@@ -15,11 +14,10 @@ use clap::{Args, value_parser};
 use leeward_client::ClientError;
 use leeward_format::cluster::TableOptions;
 use serde::Serialize;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Instant;
+use std::{fmt, thread};
 
 /// The load, and the other options of a run.
 #[derive(Args, Clone, Debug)]

@@ -7,8 +7,7 @@
 use crate::figures::{duration, verdict};
 use crate::json::{check_json, write_json};
 use crate::loaded::{Load, Requests, Stretch, while_loaded};
-use crate::options::client_options;
-use crate::options::{Failure, NODES};
+use crate::options::{Failure, NODES, client_options};
 use crate::starter::{Started, Starter};
 use crate::worker::{Measured, PhaseState};
 use clap::{Args, value_parser};
@@ -18,9 +17,8 @@ use leeward_format::cluster::Intent;
 use leeward_format::status::NodeStatus;
 use leeward_operate::spread::{Share, Spread};
 use serde::Serialize;
-use std::fmt;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 #[cfg(test)]
 #[path = "moves_tests.rs"]

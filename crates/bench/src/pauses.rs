@@ -9,8 +9,7 @@
 use crate::figures::verdict;
 use crate::json::{check_json, write_json};
 use crate::options::{Failure, NODES};
-use crate::starter::Link;
-use crate::starter::{Started, Starter, WantedCluster};
+use crate::starter::{Link, Started, Starter, WantedCluster};
 use bytes::Bytes;
 use clap::{Args, value_parser};
 use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};

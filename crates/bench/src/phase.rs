@@ -3,8 +3,7 @@
 use crate::kills::Kills;
 use crate::ledger::Ledger;
 use crate::meter::Meter;
-use crate::options::BenchError;
-use crate::options::Options;
+use crate::options::{BenchError, Options};
 use crate::records::Records;
 use crate::report::PhaseReport;
 use crate::settle::settle;
@@ -14,10 +13,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use leeward_client::ClientError;
 use leeward_operate::dev::NodeProcesses;
 use parking_lot::Mutex;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 /// How often the progress bar is drawn.
 const DRAW: Duration = Duration::from_millis(100);

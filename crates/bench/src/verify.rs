@@ -2,8 +2,7 @@
 
 use crate::keys::{key, sequence_of};
 use crate::ledger::Ledger;
-use crate::options::UNBOUNDED;
-use crate::options::{BenchError, Options, client_options};
+use crate::options::{BenchError, Options, UNBOUNDED, client_options};
 use leeward_client::{ClientError, Op, OpResult, Session};
 use std::collections::HashMap;
 use std::thread;

@@ -74,7 +74,7 @@ pub struct Request {
     pub table: TableName,
     /// What is to be done.
     pub op: Op,
-    /// When it came to this node.
+    /// When it came to this node. The node sets it for an operation of a client.
     pub since: Nanos,
     /// Who sees to it that it is executed once.
     pub naming: Naming,
@@ -83,6 +83,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// An operation of a client, with the request id that the client gave, if it did. Any node may forward it.
+    pub fn of_client(token: Token, table: TableName, op: Op, once: Option<Once>) -> Request {
+        Request::new(Nanos::ZERO, ReplyTo::Client(token), table, op, once)
+    }
+
     /// With the request id of the caller, if it has one. Any node may forward it.
     pub fn new(since: Nanos, to: ReplyTo, table: TableName, op: Op, once: Option<Once>) -> Request {
         Request { to, table, op, since, naming: once.map_or(Naming::Unnamed, Naming::Caller), is_direct: false }

@@ -1,6 +1,6 @@
 //! `leeward restart` against real processes.
 
-use crate::running::Dev;
+use crate::running::{Dev, pid_of};
 use leeward_client::{Client, ClientOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,8 +32,7 @@ fn a_cluster_is_restarted_without_a_failed_request() {
     assert_eq!(dev.leeward(&["get", "counter"]), format!("{counted}\n"));
     for _ in 1..=NODES {
         let line = dev.wait_for_line("started again (pid");
-        let pid = line.rsplit("pid ").next().and_then(|pid| pid.trim_end_matches(')').trim().parse().ok());
-        dev.pids.push(pid.expect("the pid is at the end"));
+        dev.pids.push(pid_of(&line));
     }
     dev.stop();
 }

@@ -33,6 +33,12 @@ pub(crate) fn signal(pid: u32, name: &str) {
     assert!(status.success(), "process {pid} could not be signalled");
 }
 
+/// The process that a line of `leeward dev` names at its end.
+pub(crate) fn pid_of(line: &str) -> u32 {
+    let pid = line.rsplit("pid ").next().and_then(|pid| pid.trim_end_matches(')').trim().parse().ok());
+    pid.expect("the pid is at the end")
+}
+
 pub(crate) fn terminate(pid: u32) {
     signal(pid, "TERM");
 }
@@ -91,8 +97,7 @@ impl Dev {
         let mut dev = Dev { child, lines, base, pids: Vec::new(), directory };
         for node in 1..=nodes {
             let line = dev.wait_for_line(&format!("node {node}: redis"));
-            let pid = line.rsplit("pid ").next().and_then(|pid| pid.trim().parse().ok());
-            dev.pids.push(pid.expect("the pid is at the end"));
+            dev.pids.push(pid_of(&line));
         }
         dev.wait_for_line("Ctrl-C stops");
         dev
@@ -127,8 +132,7 @@ impl Dev {
     pub(crate) fn kill_and_wait_for_the_next(&mut self, node: u32) {
         self.kill(node);
         let line = self.wait_for_line(&format!("node {node} started again"));
-        let pid = line.split("(pid ").nth(1).and_then(|rest| rest.strip_suffix(')'));
-        self.pids[node as usize - 1] = pid.and_then(|pid| pid.parse().ok()).expect("the pid is at the end");
+        self.pids[node as usize - 1] = pid_of(&line);
     }
 
     /// Stops the process of a node, which keeps its memory and its connections.

@@ -12,6 +12,7 @@ use leeward_format::user::Users;
 use leeward_format::{Lsn, RegionId};
 use leeward_platform::Nanos;
 use leeward_region::client_memory::ClientMemory;
+use leeward_region::request::{ReplyTo, Request};
 use std::sync::Arc;
 
 struct NoFigures;
@@ -65,4 +66,10 @@ impl IdleNode {
             quota: Quota::default(),
         }
     }
+}
+
+/// The number of an operation on its connection.
+pub(crate) fn number_of(request: &Request) -> u64 {
+    let ReplyTo::Client(token) = request.to else { panic!("a client's") };
+    token.distance_from(0)
 }

@@ -39,7 +39,7 @@ use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_region::client_memory::result_bytes;
 use leeward_region::client_memory::{Holder, small_bytes};
-use leeward_region::request::{ReplyTo, Request, Token};
+use leeward_region::request::{Request, Token};
 use std::collections::VecDeque;
 
 /// Most commands of one connection that are parsed but not answered.
@@ -251,7 +251,7 @@ impl Session {
         self.commands.push(Command { spec, terms, age_ms: None, begun, work, share, buffer_from });
     }
 
-    fn submit(&mut self, now: Nanos, quota: &mut Quota, submit: &mut Vec<Request>) {
+    fn submit(&mut self, quota: &mut Quota, submit: &mut Vec<Request>) {
         let (charged, most_output) = (self.holdings.reserved(), self.most_output());
         let first = self.commands.first();
         self.next_command = self.next_command.max(first);
@@ -270,8 +270,7 @@ impl Session {
                 let operation = Operation { command: self.next_command, position, kind, reserved };
                 let number = self.in_flight.submit(operation);
                 let (table, op) = (command.terms.table.clone(), command.terms.apply(op));
-                let to = ReplyTo::Client(Token::new(self.id, number));
-                submit.push(Request::new(now, to, table, op, None));
+                submit.push(Request::of_client(Token::new(self.id, number), table, op, None));
             }
             self.next_command += 1;
         }
@@ -407,7 +406,7 @@ impl ProtocolSession for Session {
             let before = self.progress();
             self.run_next(context);
             self.answer(context);
-            self.submit(context.now, &mut context.quota, submit);
+            self.submit(&mut context.quota, submit);
             self.parse(context);
             // A quota that was used up without progress only served to find that there is nothing to do.
             self.is_cut = context.quota.is_used_up() && !(may_be_idle && begun == self.progress());

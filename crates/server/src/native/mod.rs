@@ -31,7 +31,7 @@ use leeward_format::table::TableName;
 use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
 use leeward_region::client_memory::result_bytes;
 use leeward_region::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
-use leeward_region::request::{ReplyTo, Request as Operation, Token};
+use leeward_region::request::{Request as Operation, Token};
 use std::collections::BTreeSet;
 use std::vec::Drain;
 
@@ -311,8 +311,7 @@ impl Session {
                 continue;
             }
             let number = self.ops.push(Some(place));
-            let to = ReplyTo::Client(Token::new(self.id, number));
-            let operation = Operation::new(context.now, to, table.clone(), op, once);
+            let operation = Operation::of_client(Token::new(self.id, number), table.clone(), op, once);
             submit.push(Operation { is_direct: direct, ..operation });
         }
         self.reply_if_complete(request, context);

@@ -1,7 +1,7 @@
 //! Native connections: ids come back, answers find their place, limits hold, hostile bytes end the connection.
 
 use super::*;
-use crate::commands::idle_node::IdleNode;
+use crate::commands::idle_node::{IdleNode, number_of};
 use crate::session_context::Facts;
 use bytes::Bytes;
 use leeward_cluster::{Change, CoordinatorEvent};
@@ -544,12 +544,6 @@ fn a_connection_that_may_read_memory_ends_when_its_user_may_no_longer() {
         wire.node.users = Arc::new(users);
         assert_eq!(wire.with(|session, context, _| session.follow_users(context)), stays, "{grants:?}");
     }
-}
-
-/// The number of an operation on its connection.
-fn number_of(operation: &Operation) -> u64 {
-    let ReplyTo::Client(token) = operation.to else { panic!("a client's") };
-    token.distance_from(0)
 }
 
 /// Its request id and more, as the caller gave it.

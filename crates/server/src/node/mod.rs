@@ -33,12 +33,11 @@ mod parts;
 mod report;
 mod shard;
 
-use control::operators::is_of_operator;
 pub(crate) use control::settings::PeerSettings;
 use control::{ControlParts, NodeControl};
 use front::forward::Travel;
 use front::{Front, Reach};
-use leeward_cluster::{Agent, Routes};
+use leeward_cluster::{Agent, ProposalId, Routes};
 use leeward_engine::Replica;
 use leeward_format::cluster::Member;
 use leeward_format::op::{Op, OpError, OpResult};
@@ -118,7 +117,7 @@ impl Node {
         self.control.set_now(now);
         // All other inputs are routed by the newest configuration, and ranges are cut at its bounds.
         if !matches!(input, Input::Coordinator(_)) {
-            self.follow_coordinator(now);
+            self.follow_coordinator();
         }
         match input {
             Input::Tick => self.tick(now),
@@ -128,7 +127,7 @@ impl Node {
                 self.submit(request, travel);
             }
             Input::Link(from, event) => self.link_event(from, event),
-            Input::Coordinator(event) => self.control.hear(now, event),
+            Input::Coordinator(event) => self.control.hear(event),
             Input::Job(done) => {
                 if matches!(done.outcome, Outcome::Upkeep(UpkeepDone::Installed { .. })) {
                     // Other regions may have waited for the memory of its compaction.
@@ -141,45 +140,62 @@ impl Node {
     }
 
     /// Follows all that the coordinator has said since the last call.
-    fn follow_coordinator(&mut self, now: Nanos) {
-        if self.control.take_news(now) {
-            self.follow_cluster(now);
+    fn follow_coordinator(&mut self) {
+        if self.control.take_news() {
+            self.follow_cluster();
         }
     }
 
     /// Refuses what no region could hold, answers what concerns the cluster or copies here, and routes all else.
     fn submit(&mut self, request: Request, travel: Travel) {
         let Request { since, to, table, op, naming, is_direct } = request;
-        let facts = NodeFacts { control: &self.control, links: &self.links };
         match (check(&op, naming), op) {
             (Err(error), _) => self.shard.answer(to, OpResult::Error(error)),
             (Ok(()), op @ (Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. })) => {
                 self.shard.prove(to, op);
             }
             (Ok(()), Op::RangeBounds { region, want_bounds }) => self.shard.range_bounds(to, region, want_bounds),
-            (Ok(()), Op::RangeDigests(question)) => self.shard.range_digests(facts, to, *question),
-            (Ok(()), Op::RebuildIndex { region, server }) => self.shard.rebuild_index(to, region, server),
-            (Ok(()), op) if is_of_operator(&op) => {
-                let answer = self.control.operate(to, op);
-                self.shard.effects.answers.extend(answer.map(|answer| (to, answer)));
+            (Ok(()), Op::RangeDigests(question)) => {
+                self.with_facts(|shard, facts| shard.range_digests(facts, to, *question));
             }
+            (Ok(()), Op::RebuildIndex { region, server }) => self.shard.rebuild_index(to, region, server),
+            (Ok(()), Op::ListUsers) => self.shard.answer(to, OpResult::Users(self.users().shown())),
+            (Ok(()), Op::AcceptLoss { region, server }) => {
+                self.ask_cluster(to, |agent, now| agent.accept_loss(now, region, server));
+            }
+            (Ok(()), Op::RestoreTree { confirms }) => {
+                self.ask_cluster(to, |agent, now| agent.restore_tree(now, confirms));
+            }
+            (Ok(()), Op::CreateTable { table }) => self.ask_cluster(to, |agent, now| agent.create_table(now, *table)),
+            (Ok(()), Op::AlterTable { change }) => self.ask_cluster(to, |agent, now| agent.alter_table(now, *change)),
+            (Ok(()), Op::DropTable { table }) => self.ask_cluster(to, |agent, now| agent.drop_table(now, &table)),
+            (Ok(()), Op::RequestRegion { region, request }) => {
+                self.ask_cluster(to, |agent, now| agent.request_for_region(now, region, request));
+            }
+            (Ok(()), Op::Intend { server, intent }) => {
+                self.ask_cluster(to, |agent, now| agent.intend(now, server, intent));
+            }
+            (Ok(()), Op::ChangeUser { change }) => self.ask_cluster(to, |agent, now| agent.change_user(now, *change)),
+            (Ok(()), Op::RemoveUsers { names }) => self.ask_cluster(to, |agent, now| agent.remove_users(now, names)),
             (Ok(()), op) => {
                 let request = Request { since, to, table, op, naming, is_direct };
                 self.with_front(|front, reach| front.submit(reach, request, travel));
             }
         }
-        self.execute_effects();
+    }
+
+    /// Asks the coordinator for what an operator wants.
+    fn ask_cluster(&mut self, to: ReplyTo, ask: impl FnOnce(&mut Agent, Nanos) -> Result<ProposalId, String>) {
+        if let Err(why) = self.control.ask(to, ask) {
+            self.shard.answer(to, OpResult::Error(OpError::Invalid(why)));
+        }
     }
 
     fn job_done(&mut self, region: RegionId, outcome: Outcome) {
-        let facts = NodeFacts { control: &self.control, links: &self.links };
         match outcome {
             Outcome::Proved { to, result } => return self.shard.answer(to, result),
             Outcome::ReadAtBackup { read, result } => return self.front.read_ended(read, result),
-            Outcome::Synced(regions) => {
-                self.shard.synced(facts, regions);
-                return self.execute_effects();
-            }
+            Outcome::Synced(regions) => return self.with_facts(|shard, facts| shard.synced(facts, regions)),
             _ => {}
         }
         let is_destroyed = matches!(outcome, Outcome::Role(RoleDone::Destroyed(_)));
@@ -195,7 +211,7 @@ impl Node {
     /// Ends a turn: mirrors, flushes the fabric, collects answers and jobs.
     pub fn finish_batch(&mut self, now: Nanos, out: &mut Outbox) {
         self.control.set_now(now);
-        self.follow_coordinator(now);
+        self.follow_coordinator();
         for region in self.shard.wake_touched(now) {
             self.end_turn_of(region);
             if self.with_front(|front, reach| front.wake_waiters(reach, region)) {
@@ -243,23 +259,19 @@ impl Node {
 
     /// Ends the turn of a region that had an event in it.
     fn end_turn_of(&mut self, region: RegionId) {
-        let facts = NodeFacts { control: &self.control, links: &self.links };
-        let obstacle = self.shard.plan_obstacle(facts, region);
-        let is_alone = self.shard.is_sole_server(facts.control.now(), region);
-        let is_synced = facts.control.view().is_synced();
-        self.execute_effects();
-        self.give(region, RegionInput::EndOfTurn(Turn { is_synced, is_alone, obstacle }));
-        let facts = NodeFacts { control: &self.control, links: &self.links };
-        self.shard.advance_split(facts, region);
-        self.execute_effects();
+        let turn = self.with_facts(|shard, facts| Turn {
+            obstacle: shard.plan_obstacle(facts, region),
+            is_alone: shard.is_sole_server(facts.control.now(), region),
+            is_synced: facts.control.view().is_synced(),
+        });
+        self.give(region, RegionInput::EndOfTurn(turn));
+        self.with_facts(|shard, facts| shard.advance_split(facts, region));
     }
 
     /// Advances the merge that is under way, or begins one, if there is one to begin.
     fn merge(&mut self, now: Nanos) {
         self.shard.begin_merge(now);
-        loop {
-            let facts = NodeFacts { control: &self.control, links: &self.links };
-            let Some(acted) = self.shard.advance_merge(facts) else { return };
+        while let Some(acted) = self.with_facts(Shard::advance_merge) {
             for region in acted {
                 self.shard.wake(now, region);
                 self.shard.idle.touch(region);
@@ -280,10 +292,10 @@ impl Node {
     }
 
     fn tick(&mut self, now: Nanos) {
-        self.control.tick(now);
-        self.follow_cluster(now);
-        self.control.look_for_not_joined(now);
-        let are_leases_late = self.control.look_at_lease_grants(now);
+        self.control.tick();
+        self.follow_cluster();
+        self.control.look_for_not_joined();
+        let are_leases_late = self.control.look_at_lease_grants();
         self.shard.note_scheduling_gap(self.control.scheduling_gap());
         if are_leases_late {
             self.shard.wake_all(now);
@@ -295,11 +307,11 @@ impl Node {
             self.look_for_replica_garbage(child);
         }
         self.step_aside_if_broken();
-        if self.control.leases_are_due(now) {
-            self.control.ask_for_leases(now, &self.links, self.shard.lease_wants(now));
+        if self.control.leases_are_due() {
+            self.control.ask_for_leases(&self.links, self.shard.lease_wants(now));
         }
-        if let Some(master) = self.control.load_is_due(now) {
-            self.control.report_load(now, &self.links, master, self.shard.load(now));
+        if let Some(master) = self.control.load_is_due() {
+            self.control.report_load(&self.links, master, self.shard.load(now));
         }
         self.with_front(Front::tick);
         self.links.expire_unsent(now);

@@ -7,13 +7,13 @@ use leeward_cluster::Outcome;
 use leeward_format::cluster::GroupConfig;
 use leeward_format::routing::Routing;
 use leeward_format::{RegionId, ServerId};
-use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use leeward_region::machine::RegionMachine;
 use std::sync::Arc;
 
 impl Node {
-    pub(super) fn follow_cluster(&mut self, now: Nanos) {
+    pub(super) fn follow_cluster(&mut self) {
+        let now = self.control.now();
         for (proposer, outcome) in self.control.take_outcomes() {
             let is_accepted = outcome == Outcome::Accepted;
             match proposer {
@@ -78,7 +78,9 @@ impl Node {
             self.links.send_unsent(server);
         }
         self.with_facts(|shard, facts| shard.give_each(facts, || RegionInput::Link { server, is_up: up }));
-        self.with_front(|front, reach| front.link_changed(reach, server, up));
+        if !up {
+            self.with_front(|front, reach| front.link_lost(reach, server));
+        }
     }
 
     /// Notes whether this server is a member of the region's group, and tells its machine if the region has ended.

@@ -57,7 +57,7 @@ use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::{Epoch, RegionId, ServerId, TableId};
 use leeward_platform::planted::set_most_index_bytes;
 use leeward_platform::{Nanos, Rng};
-use leeward_region::request::{ReplyTo, Request as Operation};
+use leeward_region::request::Request as Operation;
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
 use machine::Machine;
 use parking_lot::Mutex;
@@ -508,7 +508,7 @@ impl World {
 
     /// A client's operation comes to a node.
     fn submit(&mut self, node: NodeId, token: Token, op: Op, once: Option<Once>, is_direct: bool) {
-        let request = Operation::new(self.now, ReplyTo::Client(token), TableName::default(), op, once);
+        let request = Operation::of_client(token, TableName::default(), op, once);
         self.input(node, Input::Submit(Operation { is_direct, ..request }));
     }
 

@@ -149,12 +149,12 @@ fn words(file: &Path, text: &str, code: &str, broken: &mut impl FnMut(usize, Str
 
 /// Types whose name fits anything.
 fn nameless_types(product: &str, broken: &mut impl FnMut(usize, String)) {
-    for keyword in ["struct ", "enum ", "type "] {
-        for (at, _) in product.match_indices(keyword) {
-            let name: String = product[at + keyword.len()..].chars().take_while(|c| c.is_alphanumeric()).collect();
-            if NAMELESS.contains(&name.as_str()) {
-                broken(line_of(product, at), format!("type {name}: a name that says what it holds"));
-            }
+    for keyword in ["struct", "enum", "type"] {
+        for name in NAMELESS {
+            let definition = format!("{keyword} {name}");
+            each_word(product, &definition, |line| {
+                broken(line, format!("type {name}: a name that says what it holds"))
+            });
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Clients in cluster mode: what they are told of slots, and where they are sent.
 
-use super::fake::{Fake, number_of};
+use super::fake::Fake;
+use crate::commands::idle_node::number_of;
 use crate::node::PeerSettings;
 use crate::protocol_session::ProtocolSession;
 use crate::redirects::REDIRECT_AFTER;

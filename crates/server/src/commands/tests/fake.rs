@@ -1,6 +1,7 @@
 //! A node of a map: answers operations as the real one does, region by region.
 
 use crate::commands::Session;
+use crate::commands::idle_node::number_of;
 use crate::cursors::Cursors;
 use crate::node::PeerSettings;
 use crate::protocol_session::ProtocolSession;
@@ -18,7 +19,7 @@ use leeward_format::user::Users;
 use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, ServerId, UnixMs, VolumeId};
 use leeward_platform::Nanos;
 use leeward_region::client_memory::ClientMemory;
-use leeward_region::request::{Naming, ReplyTo, Request};
+use leeward_region::request::{Naming, Request};
 use leeward_region::serving::decide::{Current, Decision, decide};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -348,10 +349,4 @@ impl Fake {
     pub(super) fn run(&mut self, line: &str) -> String {
         self.run_bytes(format!("{line}\r\n").as_bytes())
     }
-}
-
-/// The number of an operation on its connection.
-pub(super) fn number_of(request: &Request) -> u64 {
-    let ReplyTo::Client(token) = request.to else { panic!("a client's") };
-    token.distance_from(0)
 }

@@ -1,7 +1,8 @@
 //! The account of all clients: what sessions hold is charged before they hold it, and bounded over all of them.
 
-use super::fake::{Fake, number_of};
+use super::fake::Fake;
 use crate::clients::Client;
+use crate::commands::idle_node::number_of;
 use crate::protocol_session::ProtocolSession;
 use crate::resp::ARGUMENT_BYTES;
 use bytes::{Buf, Bytes};

@@ -1,7 +1,8 @@
 //! Order, batches, back-pressure and the end of connections.
 
-use super::fake::{Fake, number_of};
+use super::fake::Fake;
 use crate::commands::MAX_REPLY_BYTES;
+use crate::commands::idle_node::number_of;
 use crate::protocol_session::ProtocolSession;
 use bytes::{Buf, Bytes};
 use leeward_format::cluster::GroupConfig;

@@ -1,6 +1,7 @@
 //! Work that a client can make long is done in steps, and each step ends when its quota is used up.
 
-use super::fake::{Fake, number_of};
+use super::fake::Fake;
+use crate::commands::idle_node::number_of;
 use crate::protocol_session::ProtocolSession;
 use crate::quota::{COMMAND_UNITS, STEP_UNITS};
 use bytes::Buf;

@@ -122,8 +122,8 @@ impl NodeControl {
     }
 
     /// A tick. Answers whether some server lets lease grants run out: then each region is to look at its own.
-    pub(in crate::node) fn look_at_lease_grants(&mut self, now: Nanos) -> bool {
-        self.lease_grants.look(now, &self.resources.timing)
+    pub(in crate::node) fn look_at_lease_grants(&mut self) -> bool {
+        self.lease_grants.look(self.clock.now, &self.resources.timing)
     }
 
     /// How regularly this node looks at its lease grants.
@@ -132,13 +132,13 @@ impl NodeControl {
     }
 
     /// Whether it is time to ask for all lease grants.
-    pub(in crate::node) fn leases_are_due(&self, now: Nanos) -> bool {
-        now - self.lease_grants.asked_at >= self.resources.timing.lease_interval
+    pub(in crate::node) fn leases_are_due(&self) -> bool {
+        self.now() - self.lease_grants.asked_at >= self.resources.timing.lease_interval
     }
 
     /// Asks every server for all that the primaries here want of it.
-    pub(in crate::node) fn ask_for_leases(&mut self, now: Nanos, links: &Links, wants: BTreeMap<ServerId, LeaseWants>) {
-        self.lease_grants.ask(now, &wants);
+    pub(in crate::node) fn ask_for_leases(&mut self, links: &Links, wants: BTreeMap<ServerId, LeaseWants>) {
+        self.lease_grants.ask(self.clock.now, &wants);
         for (server, wants) in wants {
             self.send_lease_request(links, server, wants);
         }
@@ -147,15 +147,12 @@ impl NodeControl {
     /// A primary asks for lease grants that last for `lasts`. Answers whether it may be given any. The grant lasts as long as the
     /// primary asks for, whatever this node asks for as a primary.
     pub(in crate::node) fn may_grant(&self, links: &Links, from: ServerId, lasts: Nanos) -> bool {
-        let reason = refusal(lasts);
-        if let Some(reason) = &reason {
-            links.send_urgent(from, &Control::LeaseRefused { reason: reason.clone() });
-        }
-        reason.is_none()
+        let Some(reason) = refusal(lasts) else { return true };
+        links.send_urgent(from, &Control::LeaseRefused { reason });
+        false
     }
 
-    /// Grants leases of these regions to the primary that has asked. One whose region has ended gets none: what it acknowledges
-    /// there would be lost.
+    /// Grants leases of these regions to the primary that has asked.
     pub(in crate::node) fn grant_leases(
         &mut self,
         links: &Links,

@@ -43,20 +43,16 @@ impl LoadReports {
 
 impl NodeControl {
     /// The master that the load is to be reported to now: the interval is over, or the volume has become full.
-    pub(in crate::node) fn load_is_due(&self, now: Nanos) -> Option<ServerId> {
+    pub(in crate::node) fn load_is_due(&self) -> Option<ServerId> {
+        let now = self.now();
         let master = self.agent.reports_load_to()?;
         let has_filled_up = || self.loads.why_full(now).is_none() && self.resources.volume.why_full().is_some();
         (now - self.loads.last >= self.loads.interval || has_filled_up()).then_some(master)
     }
 
     /// Reports the load to `master`.
-    pub(in crate::node) fn report_load(
-        &mut self,
-        now: Nanos,
-        links: &Links,
-        master: ServerId,
-        regions: Vec<RegionLoad>,
-    ) {
+    pub(in crate::node) fn report_load(&mut self, links: &Links, master: ServerId, regions: Vec<RegionLoad>) {
+        let now = self.now();
         self.loads.last = now;
         let volume = &self.resources.volume;
         let fullness = self.loads.fullness(now, volume);

@@ -146,8 +146,8 @@ impl NodeControl {
     // ---- what comes from the coordinator ---------------------------------------------------------------------------
 
     /// The coordinator has said something.
-    pub(super) fn hear(&mut self, now: Nanos, event: CoordinatorEvent) {
-        self.agent.hear(now, event);
+    pub(super) fn hear(&mut self, event: CoordinatorEvent) {
+        self.agent.hear(self.clock.now, event);
         self.has_news = true;
     }
 
@@ -157,16 +157,16 @@ impl NodeControl {
     }
 
     /// Follows what the coordinator has said since the last call, or `false` if that is nothing.
-    pub(super) fn take_news(&mut self, now: Nanos) -> bool {
+    pub(super) fn take_news(&mut self) -> bool {
         let has_news = std::mem::take(&mut self.has_news);
         if has_news {
-            self.agent.tick(now);
+            self.tick();
         }
         has_news
     }
 
-    pub(super) fn tick(&mut self, now: Nanos) {
-        self.agent.tick(now);
+    pub(super) fn tick(&mut self) {
+        self.agent.tick(self.clock.now);
     }
 
     /// The proposals that have ended, each with the part of the node that waits for it.
@@ -297,7 +297,8 @@ impl NodeControl {
     // ---- this node -------------------------------------------------------------------------------------------------
 
     /// Tells the operator if this node is not part of the cluster, and when it is again.
-    pub(super) fn look_for_not_joined(&mut self, now: Nanos) {
+    pub(super) fn look_for_not_joined(&mut self) {
+        let now = self.now();
         let not_joined = self.agent.not_joined();
         let server = self.me().server;
         match self.presence.look(now, not_joined.as_ref(), self.coordinator.outage().as_ref()) {

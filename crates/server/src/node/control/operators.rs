@@ -1,55 +1,27 @@
 //! What an operator asks of the cluster, and the errors for operations that this node cannot place.
 
 use super::{NodeControl, Proposer};
-use leeward_cluster::{Outcome, ProposalId};
+use leeward_cluster::{Agent, Outcome, ProposalId};
 use leeward_format::RegionId;
 use leeward_format::cluster::Member;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::unknown_table;
+use leeward_platform::Nanos;
 use leeward_region::request::ReplyTo;
 
-/// Whether control executes an operation.
-pub(in crate::node) fn is_of_operator(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::AcceptLoss { .. }
-            | Op::RestoreTree { .. }
-            | Op::CreateTable { .. }
-            | Op::AlterTable { .. }
-            | Op::RequestRegion { .. }
-            | Op::DropTable { .. }
-            | Op::Intend { .. }
-            | Op::ListUsers
-            | Op::ChangeUser { .. }
-            | Op::RemoveUsers { .. }
-    )
-}
-
 impl NodeControl {
-    /// Asks the coordinator for what an operator wants. The answer is here at once, or follows with the outcome.
-    pub(in crate::node) fn operate(&mut self, to: ReplyTo, op: Op) -> Option<OpResult> {
-        let now = self.now();
-        let agent = &mut self.agent;
-        let asked: Result<ProposalId, String> = match op {
-            Op::AcceptLoss { region, server } => agent.accept_loss(now, region, server),
-            Op::RestoreTree { confirms } => agent.restore_tree(now, confirms),
-            Op::CreateTable { table } => agent.create_table(now, *table),
-            Op::AlterTable { change } => agent.alter_table(now, *change),
-            Op::RequestRegion { region, request } => agent.request_for_region(now, region, request),
-            Op::DropTable { table } => agent.drop_table(now, &table),
-            Op::Intend { server, intent } => agent.intend(now, server, intent),
-            Op::ListUsers => return Some(OpResult::Users(self.view().users().shown())),
-            Op::ChangeUser { change } => agent.change_user(now, *change),
-            Op::RemoveUsers { names } => agent.remove_users(now, names),
-            _ => unreachable!("an operator asks for it"),
-        };
-        match asked {
-            Ok(proposal) => {
-                self.proposals.insert(proposal, Proposer::Operator(to));
-                None
-            }
-            Err(why) => Some(OpResult::Error(OpError::Invalid(why))),
-        }
+    /// Asks the coordinator for what an operator wants. The answer follows with the outcome.
+    ///
+    /// # Errors
+    /// It is not asked, for this reason.
+    pub(in crate::node) fn ask(
+        &mut self,
+        to: ReplyTo,
+        ask: impl FnOnce(&mut Agent, Nanos) -> Result<ProposalId, String>,
+    ) -> Result<(), String> {
+        let proposal = ask(&mut self.agent, self.clock.now)?;
+        self.proposals.insert(proposal, Proposer::Operator(to));
+        Ok(())
     }
 
     /// The error for an operation of `region` that this node cannot execute.

@@ -79,12 +79,10 @@ impl Front {
         }
     }
 
-    /// The link to a server came up, or went down: it may or may not have executed what it has not answered.
-    pub(in crate::node) fn link_changed(&mut self, reach: &mut Reach, server: ServerId, up: bool) {
-        if !up {
-            for next in self.forwarding.lost(reach.now(), server) {
-                self.next(reach, next);
-            }
+    /// The link to a server went down: it may or may not have executed what it has not answered.
+    pub(in crate::node) fn link_lost(&mut self, reach: &mut Reach, server: ServerId) {
+        for next in self.forwarding.lost(reach.now(), server) {
+            self.next(reach, next);
         }
     }
 

@@ -4,8 +4,7 @@
 //! Belongs to the node; pure.
 
 use crate::shares::{Line, Shares};
-use leeward_region::request::ReplyTo;
-use leeward_region::request::Request;
+use leeward_region::request::{ReplyTo, Request};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 

@@ -24,7 +24,8 @@ impl Shard {
         wants
     }
 
-    /// Of these regions, those whose copy may be bound by a lease grant to `from`. It looks after its reads from here on.
+    /// Of these regions, those whose copy may be bound by a lease grant to `from`. It looks after its reads from here on. A region
+    /// that has ended is none of them: what its primary acknowledges there would be lost.
     pub(in crate::node) fn grantable(
         &mut self,
         facts: NodeFacts,
